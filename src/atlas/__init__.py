@@ -1,0 +1,3 @@
+"""Atlas: language models made personal per token, per round and per federation."""
+
+__version__ = "0.1.0"

@@ -1,0 +1,1 @@
+"""Configuration: strict models and how they are read."""

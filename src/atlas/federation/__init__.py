@@ -1,0 +1,1 @@
+"""The federation: tasks, cohorts, strategies and the round loop."""

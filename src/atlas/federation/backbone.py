@@ -1,0 +1,103 @@
+"""The protocol between the federation and a frozen model, whatever library holds it.
+
+Letters in shapes: N examples, T tokens, D width, V vocabulary, L labels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from atlas.federation.task import Example, Task
+
+Activation = Literal["identity", "tanh", "relu"]
+ACTIVATIONS = {"identity": lambda x: x, "tanh": torch.tanh, "relu": torch.relu}
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """Tokenised examples, right-padded.
+
+    Attributes:
+        ids: Token ids [N, T].
+        mask: True at real tokens [N, T].
+        types: Segment ids [N, T], zeros where the model has none.
+        targets: Causal tasks: the token expected *at* each position (shifted), -100 where no
+            loss is taken [N, T]. None for classification.
+    """
+
+    ids: Tensor
+    mask: Tensor
+    types: Tensor
+    targets: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class HeadLayer:
+    """One trained linear layer of a classification head.
+
+    Attributes:
+        name: Module name inside AutoModelForSequenceClassification, such as `classifier`.
+        d_in: Input width.
+        d_out: Output width, 0 for the last layer (as many rows as the client has labels).
+        bias: Whether the layer has a bias.
+        activation: Applied to the layer's output.
+    """
+
+    name: str
+    d_in: int
+    d_out: int
+    bias: bool
+    activation: Activation
+
+
+class Backbone(Protocol):
+    """A frozen model in eval mode, cut into embed, blocks and head."""
+
+    name: str
+    depth: int
+    width: int
+    device: torch.device
+    dtype: torch.dtype
+    head_layers: tuple[HeadLayer, ...]
+    can_generate: bool
+
+    def tokenize(self, task: Task, examples: Sequence[Example], max_length: int) -> Inputs:
+        """Tokenise examples; causal answers are never truncated away, prompts are."""
+        ...
+
+    def embed(self, inputs: Inputs) -> Tensor:
+        """The input of block 0 [N, T, D]."""
+        ...
+
+    def context(self, hidden: Tensor, mask: Tensor) -> object:
+        """What every block needs beside its input: attention mask, positions, biases."""
+        ...
+
+    def block(self, index: int, hidden: Tensor, context: object) -> Tensor:
+        """Block `index` applied to [N, T, D]."""
+        ...
+
+    def linears(self, index: int) -> dict[str, nn.Linear]:
+        """The linear modules of a block by full name, such as `encoder.layer.4.output.dense`."""
+        ...
+
+    def features(self, hidden: Tensor, mask: Tensor) -> Tensor:
+        """What the classification head reads [N, D], from the last block's output."""
+        ...
+
+    def vocabulary_logits(self, hidden: Tensor) -> Tensor:
+        """Language-model logits [..., V] from rows of the last block's output [..., D]."""
+        ...
+
+    def generate(self, prompts: Sequence[str], max_new_tokens: int) -> list[str]:
+        """Greedy continuations of prompts (under whatever adapters are active)."""
+        ...
+
+    def fingerprint(self) -> str:
+        """sha256 over all parameters and buffers, to show that they never change."""
+        ...
