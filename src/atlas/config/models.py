@@ -25,7 +25,10 @@ class BackboneSettings(Settings):
     name: str = Field("minilm", description="minilm, tiny, tiny-causal, a folder, or a hub id")
     allow_hub: bool = Field(False, description="may fetch `name` from the model hub")
     dtype: Literal["float32", "float64", "bfloat16"] = "float32"
-    max_length: Annotated[int, Field(ge=4, le=8192)] = 64
+    max_length: Annotated[int, Field(ge=4, le=8192)] = Field(64, description="tokens kept")
+    max_new_tokens: Annotated[int, Field(ge=1, le=4096)] = Field(
+        64, description="length limit of generated answers"
+    )
 
 
 class AdapterSettings(Settings):
@@ -66,6 +69,9 @@ class TrainSettings(Settings):
     keep_moments: bool = Field(False, description="carry optimiser moments over rounds")
     early_stop: EarlyStop | None = None
     stacked: bool = Field(True, description="false trains clients one by one (the slow twin)")
+    prefix_cache_mb: Annotated[int, Field(ge=0)] = Field(
+        2048, description="memory for outputs of the blocks below the adapters; 0: recompute"
+    )
 
     @model_validator(mode="after")
     def _one_length(self) -> TrainSettings:
@@ -135,7 +141,9 @@ class FederationConfig(Settings):
     threads: Positive | None = Field(None, description="torch threads; default: all cores")
     rounds: Positive = 5
     strategy: str = "fedavg"
-    keep_best: bool = Field(False, description="client-side acceptance with a solo shadow")
+    keep_best: bool | None = Field(
+        None, description="clients accept mixtures by validation; null: as the strategy says"
+    )
     alone: bool = Field(True, description="train the solo shadow, so that gains can be shown")
     sample: Annotated[float, Field(gt=0, le=1)] = Field(1.0, description="clients per round")
     absent: Literal["restrict", "last"] = Field(

@@ -41,8 +41,8 @@ class Task:
 
     @property
     def label_set(self) -> tuple[str, ...]:
-        """What must be equal for two heads to be mixed: the task's labels under its name."""
-        return (self.name, *self.labels) if self.kind == "classification" else ()
+        """What must be equal for two heads to be mixed; empty where there is no head."""
+        return self.labels if self.kind == "classification" else ()
 
 
 @dataclass(frozen=True)

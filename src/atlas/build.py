@@ -1,0 +1,220 @@
+"""From settings to objects; the only file that knows both."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+
+from atlas.backbones.load import load_backbone
+from atlas.backbones.transformer import TransformerBackbone
+from atlas.config.models import AdapterSettings, FederationConfig
+from atlas.data.clients import load_clients
+from atlas.engines.groups import Group
+from atlas.engines.local import LocalEngine, Progress
+from atlas.errors import InputError
+from atlas.federation import strategies as strategies
+from atlas.federation.client import Clock
+from atlas.federation.cohort import Cohort, Layout, Member, initial_cohort
+from atlas.federation.forward import Model
+from atlas.federation.holder import POOLS, Holder
+from atlas.federation.rounds import Plan, ServerState, without_heads
+from atlas.federation.strategy import Strategy, find_strategy
+from atlas.federation.task import ClientData
+
+DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16}
+
+
+@dataclass
+class Federation:
+    """Everything a federation needs to run.
+
+    Attributes:
+        config: Its settings.
+        plan: What the round loop follows.
+        state: What the server remembers.
+        engine: Where clients run.
+        holders: Who holds an adapter, by id.
+        models: The model of every holder's group, by holder id.
+    """
+
+    config: FederationConfig
+    plan: Plan
+    state: ServerState
+    engine: LocalEngine
+    holders: dict[str, Holder]
+    models: dict[str, Model]
+    ranks: dict[str, tuple[int, ...]]
+
+
+def build_federation(config: FederationConfig, progress: Progress | None = None) -> Federation:
+    """Load data and backbones and set up rounds, server and clients.
+
+    Raises:
+        InputError: If anything the settings name cannot be had.
+    """
+    _strategy(config)  # a wrong name is told before data is read
+    return assemble(config, load_clients(config), progress)
+
+
+def assemble(
+    config: FederationConfig, clients: Sequence[ClientData], progress: Progress | None = None
+) -> Federation:
+    """A federation of clients whose data is at hand."""
+    strategy = _strategy(config)
+    holders = POOLS[strategy.pool](clients)
+    groups, server = _groups(config, strategy, holders)
+    engine = LocalEngine(
+        groups,
+        config.train,
+        clock=Clock(config.seed, 0, config.rounds),
+        heads=strategy.heads,
+        max_new_tokens=config.backbone.max_new_tokens,
+        progress=progress,
+    )
+    plan = Plan(
+        strategy=strategy,
+        tasks={holder.id: holder.data.task.name for holder in holders},
+        rounds=config.rounds,
+        seed=config.seed,
+        sample=config.sample,
+        absent=config.absent,
+        validate_every=config.validate_every,
+    )
+    return Federation(
+        config=config,
+        plan=plan,
+        state=ServerState(server),
+        engine=engine,
+        holders={holder.id: holder for holder in holders},
+        models={client: group.model for group in groups for client in group.holders},
+        ranks={m.id: m.ranks for group in groups for m in group.arms["held"].members},
+    )
+
+
+def _strategy(config: FederationConfig) -> Strategy:
+    strategy = find_strategy(config.strategy)
+    if config.keep_best is not None:
+        strategy = replace(strategy, keep_best=config.keep_best)
+    if strategy.keep_best and not config.alone:
+        raise InputError("alone: false, but keep_best compares with the solo shadow; set alone=true")
+    if strategy.keep_best and strategy.pool != "none":
+        raise InputError(f"keep_best: true makes no sense with strategy {strategy.name!r}")
+    return strategy
+
+
+def _groups(
+    config: FederationConfig, strategy: Strategy, holders: Sequence[Holder]
+) -> tuple[list[Group], dict[str, Cohort]]:
+    """Training groups (backbone and kind of task) and the server's cohorts (backbone)."""
+    by_backbone: dict[str, list[Holder]] = {}
+    for holder in holders:
+        name = holder.data.backbone or config.backbone.name
+        by_backbone.setdefault(name, []).append(holder)
+    _check_rank_names(config.adapter, holders)
+    groups, server = [], {}
+    for name, owners in sorted(by_backbone.items()):
+        model = _model(config, name)
+        members = {h.id: _member(config.adapter, model.layout, h) for h in owners}
+        server[name] = _initial(config, model, list(members.values()))
+        if strategy.heads == "personal":
+            server[name] = without_heads(server[name])
+        for kind in sorted({holder.data.task.kind for holder in owners}):
+            chosen = [holder for holder in owners if holder.data.task.kind == kind]
+            _check_kind(model, kind, chosen[0])
+            start = _initial(config, model, [members[holder.id] for holder in chosen])
+            groups.append(_group(config, strategy, model, chosen, start))
+    return groups, server
+
+
+def _group(
+    config: FederationConfig,
+    strategy: Strategy,
+    model: Model,
+    holders: Sequence[Holder],
+    start: Cohort,
+) -> Group:
+    arms = {"held": start}
+    if config.alone and strategy.pool == "none":
+        arms["shadow"] = start
+    if strategy.keep_best:
+        arms |= {"best_held": start, "best_shadow": start}
+    return Group(
+        model=model,
+        holders={holder.id: holder for holder in holders},
+        arms=arms,
+        max_length=config.backbone.max_length,
+        cache_bytes=config.train.prefix_cache_mb * 2**20,
+    )
+
+
+def open_backbone(config: FederationConfig, name: str) -> TransformerBackbone:
+    """The backbone of that name on the run's device; loaded once per process."""
+    return load_backbone(
+        name,
+        device=config.device,
+        dtype=DTYPES[config.backbone.dtype],
+        allow_hub=config.backbone.allow_hub,
+    )
+
+
+def _model(config: FederationConfig, name: str) -> Model:
+    backbone = open_backbone(config, name)
+    settings = config.adapter
+    if settings.blocks > backbone.depth:
+        raise InputError(
+            f"adapter.blocks: {settings.blocks} given, but {name} has {backbone.depth} blocks"
+        )
+    first = backbone.depth - settings.blocks
+    modules, widths = [], []
+    for block in range(first, backbone.depth):
+        linears = backbone.linears(block)
+        for module in backbone.select(block, settings.modules):
+            modules.append(module)
+            widths.append((linears[module].in_features, linears[module].out_features))
+    layout = Layout(
+        backbone=backbone.name,
+        modules=tuple(modules),
+        widths=tuple(widths),
+        head=backbone.head_layers,
+        alpha=settings.alpha,
+    )
+    return Model(backbone, layout, first)
+
+
+def _member(settings: AdapterSettings, layout: Layout, holder: Holder) -> Member:
+    ranks = settings.ranks.get(holder.id, settings.rank)
+    per_layer = tuple(ranks) if isinstance(ranks, list) else (ranks,) * len(layout.modules)
+    key = f"adapter.ranks.{holder.id}" if holder.id in settings.ranks else "adapter.rank"
+    if len(per_layer) != len(layout.modules):
+        raise InputError(
+            f"{key}: {len(per_layer)} ranks given for {len(layout.modules)} adapted layers"
+        )
+    largest = min(min(widths) for widths in layout.widths)
+    for rank in per_layer:
+        if not 1 <= rank <= largest:
+            raise InputError(f"{key}: {rank} is not a rank; allowed: 1 to {largest}")
+    return Member(holder.id, per_layer, holder.data.task.label_set)
+
+
+def _check_rank_names(settings: AdapterSettings, holders: Sequence[Holder]) -> None:
+    known = sorted(holder.id for holder in holders)
+    for client in settings.ranks:
+        if client not in known:
+            raise InputError(f"adapter.ranks.{client}: no such client; clients: {', '.join(known)}")
+
+
+def _check_kind(model: Model, kind: str, holder: Holder) -> None:
+    if kind == "causal" and not model.backbone.can_generate:
+        raise InputError(
+            f"client {holder.id}: task {holder.data.task.name!r} is causal, but backbone "
+            f"{model.backbone.name!r} is an encoder; choose a causal backbone or another task"
+        )
+
+
+def _initial(config: FederationConfig, model: Model, members: Sequence[Member]) -> Cohort:
+    dtype = torch.float64 if config.backbone.dtype == "float64" else torch.float32
+    return initial_cohort(
+        model.layout, members, config.seed, dtype=dtype, device=model.backbone.device
+    )

@@ -1,0 +1,70 @@
+"""Clients that can share one forward pass: the same backbone and the same kind of task."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import torch
+
+from atlas.federation.client import Lesson, Moments
+from atlas.federation.cohort import Cohort
+from atlas.federation.forward import Model
+from atlas.federation.holder import Holder
+from atlas.federation.store import ExampleStore, Part
+
+Judgement = tuple[float, ...]
+"""How good an adapter is on validation data; larger is better, compared entry by entry."""
+
+
+@dataclass
+class Group:
+    """The local state of a group of clients.
+
+    Attributes:
+        model: Their shared frozen model.
+        holders: By id, sorted.
+        arms: Stacked adapters by arm: `held` (what the client holds), `shadow` (trained alone
+            on the same batches) and, where the best is kept, `best_held` and `best_shadow`.
+        moments: Optimiser moments and step counts by arm, where they are kept.
+        judged: Best validation judgement so far, by arm and client.
+        accepts: Share of the mixture each client took last.
+    """
+
+    model: Model
+    holders: dict[str, Holder]
+    arms: dict[str, Cohort]
+    max_length: int
+    cache_bytes: int
+    moments: dict[str, tuple[Moments, torch.Tensor]] = field(default_factory=dict)
+    judged: dict[str, dict[str, Judgement]] = field(default_factory=dict)
+    accepts: dict[str, float] = field(default_factory=dict)
+    _store: ExampleStore | None = None
+
+    @property
+    def store(self) -> ExampleStore:
+        """Training and validation examples; built on first use."""
+        if self._store is None:
+            parts: dict[str, Part] = {}
+            for name, holder in self.holders.items():
+                parts[f"{name}/train"] = (holder.data.task, holder.data.train)
+                parts[f"{name}/validation"] = (holder.data.task, holder.data.validation)
+            self._store = self.new_store(parts)
+        return self._store
+
+    def new_store(self, parts: Mapping[str, Part]) -> ExampleStore:
+        """A store of other examples for the same model."""
+        return ExampleStore(self.model, parts, self.max_length, self.cache_bytes)
+
+    def lesson(self, client: str) -> Lesson:
+        """What one client trains on."""
+        store = self.store
+        return Lesson(client, store.rows(f"{client}/train"), store.rows(f"{client}/validation"))
+
+    def write(self, arm: str, clients: Sequence[str], tensors: Mapping[str, torch.Tensor]) -> None:
+        """Put rows of stacked tensors into an arm."""
+        cohort = self.arms[arm]
+        first = next(iter(cohort.tensors.values()))
+        index = cohort.index(clients).to(first.device)
+        new = {k: v.index_copy(0, index, tensors[k]) for k, v in cohort.tensors.items()}
+        self.arms[arm] = replace(cohort, tensors=new)

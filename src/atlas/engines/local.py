@@ -1,0 +1,161 @@
+"""All clients in this process, clients of one backbone stacked into one forward pass."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from atlas.config.models import TrainSettings
+from atlas.engines.delivery import accept_best, final_cohort, replace_held, validate
+from atlas.engines.groups import Group
+from atlas.engines.snapshot import load_client, save_client
+from atlas.engines.testing import score_on_test
+from atlas.engines.training import fit_group
+from atlas.federation.client import Clock
+from atlas.federation.cohort import adapter_sha256
+from atlas.federation.message import Message, MessageError, decode, encode
+from atlas.federation.transport import Failure, Reply, TaskName
+
+Progress = Callable[[str, int, int], None]
+EXPECTED_FAILURES = (RuntimeError, ValueError, OSError, MessageError)
+"""What a client's own work may raise; anything else is a fault of ours and ends the run."""
+
+
+class LocalEngine:
+    """A `Transport` that answers from this process.
+
+    Args:
+        groups: Clients by what they can share a forward pass with.
+        settings: Local training.
+        seed: Run seed.
+        rounds: Length of the run, for the learning-rate schedule.
+        heads: `personal` heads are kept out of replies.
+        max_new_tokens: Length limit of generated answers.
+        progress: Called with (what, done, total) during long work.
+    """
+
+    def __init__(
+        self,
+        groups: Sequence[Group],
+        settings: TrainSettings,
+        *,
+        clock: Clock,
+        heads: str,
+        max_new_tokens: int,
+        progress: Progress | None = None,
+    ) -> None:
+        self.groups = list(groups)
+        self.settings = settings
+        self.clock = clock
+        self.heads = heads
+        self.max_new_tokens = max_new_tokens
+        self.progress = progress
+        self._group_of = {c: group for group in groups for c in group.holders}
+
+    def ask(self, task: TaskName, payloads: Mapping[str, bytes]) -> dict[str, Reply]:
+        """Run a task at clients of this process; see `Transport`."""
+        handlers = {
+            "fit": self._fit,
+            "deliver": self._deliver,
+            "evaluate": self._evaluate,
+            "adapter": self._adapter,
+            "save": self._save,
+            "load": self._load,
+        }
+        replies: dict[str, Reply] = {}
+        for group in self.groups:
+            asked: dict[str, Message] = {}
+            for client in sorted(set(payloads) & set(group.holders)):
+                try:
+                    asked[client] = decode(payloads[client])
+                except MessageError as error:
+                    replies[client] = Failure(str(error))
+            if asked:
+                replies |= self._isolated(handlers[task], group, asked)
+        for client in set(payloads) - set(self._group_of):
+            replies[client] = Failure("unknown client")
+        return replies
+
+    def _isolated(
+        self,
+        handler: Callable[[Group, Mapping[str, Message]], dict[str, Reply]],
+        group: Group,
+        asked: Mapping[str, Message],
+    ) -> dict[str, Reply]:
+        """Run a handler for all clients at once; if that fails, one by one to find who failed."""
+        try:
+            return handler(group, asked)
+        except EXPECTED_FAILURES as error:
+            if len(asked) == 1:
+                return dict.fromkeys(asked, Failure(f"{type(error).__name__}: {error}"))
+        replies: dict[str, Reply] = {}
+        for client, message in asked.items():
+            replies |= self._isolated(handler, group, {client: message})
+        return replies
+
+    def _fit(self, group: Group, asked: Mapping[str, Message]) -> dict[str, Reply]:
+        number = int(next(iter(asked.values())).facts["round"])
+        clock = Clock(self.clock.seed, number, self.clock.rounds)
+        parts = [sorted(asked)] if self.settings.stacked else [[client] for client in sorted(asked)]
+        replies: dict[str, Reply] = {}
+        for done, clients in enumerate(parts):
+            facts = fit_group(group, clients, self.settings, clock, self._step_progress(done, parts))
+            for client in clients:
+                examples = len(group.holders[client].data.train)
+                replies[client] = encode(
+                    self._outgoing(group, client), {**facts[client], "examples": examples}
+                )
+        return replies
+
+    def _step_progress(
+        self, done: int, parts: Sequence[Sequence[str]]
+    ) -> Callable[[int, int], None] | None:
+        report = self.progress
+        if report is None:
+            return None
+        return lambda step, total: report("training", done * total + step, len(parts) * total)
+
+    def _outgoing(self, group: Group, client: str) -> dict[str, object]:
+        adapter = group.arms["held"].take(client)
+        if self.heads == "personal":
+            return {k: v for k, v in adapter.items() if not k.startswith("head/")}
+        return adapter
+
+    def _deliver(self, group: Group, asked: Mapping[str, Message]) -> dict[str, Reply]:
+        mixtures = {client: message.tensors for client, message in asked.items()}
+        take = accept_best if "best_held" in group.arms else replace_held
+        accepts = take(group, mixtures)
+        group.accepts.update(accepts)
+        return {
+            client: encode(
+                {},
+                {
+                    "accept": accepts[client],
+                    "sha256": adapter_sha256(self._outgoing(group, client)),
+                },
+            )
+            for client in asked
+        }
+
+    def _evaluate(self, group: Group, asked: Mapping[str, Message]) -> dict[str, Reply]:
+        facts = next(iter(asked.values())).facts
+        clients = sorted(asked)
+        if facts["split"] == "validation":
+            scores = validate(group, group.arms[facts["arm"]], clients)
+            members = {client: {client: scores[client]} for client in clients}
+        else:
+            cohort = final_cohort(group, facts["arm"])
+            members = score_on_test(group, cohort, clients, self.max_new_tokens)
+        return {client: encode({}, {"members": members[client]}) for client in clients}
+
+    def _adapter(self, group: Group, asked: Mapping[str, Message]) -> dict[str, Reply]:
+        arm = next(iter(asked.values())).facts["arm"]
+        cohort = final_cohort(group, arm)
+        return {client: encode(cohort.take(client), {}) for client in asked}
+
+    def _save(self, group: Group, asked: Mapping[str, Message]) -> dict[str, Reply]:
+        return {client: save_client(group, client) for client in asked}
+
+    def _load(self, group: Group, asked: Mapping[str, Message]) -> dict[str, Reply]:
+        for client, message in asked.items():
+            load_client(group, client, message)
+        return {client: encode({}, {}) for client in asked}

@@ -1,0 +1,79 @@
+"""The `fit` task of the local engine: all arms of all asked clients in one stack."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from atlas.config.models import TrainSettings
+from atlas.engines.groups import Group
+from atlas.federation.client import Clock, Fitted, Moments, Progress, fit, fresh_moments
+from atlas.federation.forward import stack_cohorts
+
+TRAINED_ARMS = ("held", "shadow")
+
+
+def fit_group(
+    group: Group,
+    clients: Sequence[str],
+    settings: TrainSettings,
+    clock: Clock,
+    progress: Progress | None = None,
+) -> dict[str, dict[str, float]]:
+    """Train `clients` of a group, and their shadows on the same batches.
+
+    Nothing is written unless the whole stack trains, so a failure leaves every client as it was.
+
+    Returns:
+        Facts per client: loss and steps of its held adapter.
+    """
+    arms = [arm for arm in TRAINED_ARMS if arm in group.arms]
+    stack = stack_cohorts([group.arms[arm].select(clients) for arm in arms])
+    lessons = [group.lesson(client) for _ in arms for client in clients]
+    carried = _carried(group, arms, clients) if settings.keep_moments else None
+    fitted = fit(group.store, stack, lessons, settings, clock, carried=carried, progress=progress)
+    for i, arm in enumerate(arms):
+        part = slice(i * len(clients), (i + 1) * len(clients))
+        group.write(arm, clients, {k: v[part] for k, v in fitted.stack.tensors.items()})
+        if settings.keep_moments:
+            _keep(group, arm, clients, fitted, part)
+    return {
+        client: {"loss": float(fitted.losses[row]), "steps": int(fitted.steps[row])}
+        for row, client in enumerate(clients)
+    }
+
+
+def _carried(
+    group: Group, arms: Sequence[str], clients: Sequence[str]
+) -> tuple[Moments, torch.Tensor]:
+    moments, made = [], []
+    for arm in arms:
+        if arm not in group.moments:
+            whole = stack_cohorts([group.arms[arm]])
+            group.moments[arm] = (fresh_moments(whole), torch.zeros_like(whole.labels))
+        kept, count = group.moments[arm]
+        index = group.arms[arm].index(clients).to(count.device)
+        moments.append({k: (m[index], v[index]) for k, (m, v) in kept.items()})
+        made.append(count[index])
+    joined = {
+        name: (
+            torch.cat([arm[name][0] for arm in moments]),
+            torch.cat([arm[name][1] for arm in moments]),
+        )
+        for name in moments[0]
+    }
+    return joined, torch.cat(made)
+
+
+def _keep(group: Group, arm: str, clients: Sequence[str], fitted: Fitted, part: slice) -> None:
+    kept, count = group.moments[arm]
+    index = group.arms[arm].index(clients).to(count.device)
+    moments = {
+        name: (
+            first.index_copy(0, index, fitted.moments[name][0][part]),
+            second.index_copy(0, index, fitted.moments[name][1][part]),
+        )
+        for name, (first, second) in kept.items()
+    }
+    group.moments[arm] = (moments, count.index_copy(0, index, fitted.made[part]))

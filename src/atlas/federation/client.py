@@ -1,0 +1,212 @@
+"""Local training: the one loop every strategy uses, for one client or a whole cohort."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from atlas.config.models import TrainSettings
+from atlas.federation.evaluate import mean_losses
+from atlas.federation.forward import Stack, run
+from atlas.federation.store import ExampleStore, Rows
+from atlas.ops.optim import adamw_update, clip_factors, per_client, rate_at
+from atlas.runs.seeds import generator
+
+Moments = dict[str, tuple[Tensor, Tensor]]
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True)
+class Lesson:
+    """What one row of a stack trains on: whose randomness, and which examples."""
+
+    client: str
+    train: Rows
+    validation: Rows
+
+
+@dataclass(frozen=True)
+class Clock:
+    """When in the run this round is; addresses randomness and the learning rate."""
+
+    seed: int
+    round: int
+    rounds: int
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """A trained stack: its tensors, mean training loss, steps made and optimiser moments."""
+
+    stack: Stack
+    losses: Tensor
+    steps: Tensor
+    moments: Moments
+    made: Tensor
+
+
+def plan_batches(lesson: Lesson, settings: TrainSettings, clock: Clock) -> list[list[Rows]]:
+    """A client's batches of one round, epoch by epoch; addressed by client, round and epoch."""
+    per_epoch = -(-len(lesson.train) // settings.batch)
+    epochs = settings.epochs or -(-(settings.steps or 0) // per_epoch)
+    plan = []
+    left = settings.steps or epochs * per_epoch
+    for epoch in range(epochs):
+        draw = generator(clock.seed, "batches", clock.round, lesson.client, epoch)
+        order = lesson.train[draw.permutation(len(lesson.train))]
+        batches = [order[i : i + settings.batch] for i in range(0, len(order), settings.batch)]
+        plan.append(batches[:left])
+        left -= len(plan[-1])
+    return plan
+
+
+def fresh_moments(stack: Stack) -> Moments:
+    """Zero moments for every tensor."""
+    return {k: (torch.zeros_like(v), torch.zeros_like(v)) for k, v in stack.tensors.items()}
+
+
+def fit(
+    store: ExampleStore,
+    stack: Stack,
+    lessons: Sequence[Lesson],
+    settings: TrainSettings,
+    clock: Clock,
+    *,
+    carried: tuple[Moments, Tensor] | None = None,
+    progress: Progress | None = None,
+) -> Fitted:
+    """Train every row of a stack on its own lesson.
+
+    Rows are independent: own batches, step counts, clipping, rate and early stop. A row that has
+    finished is no longer part of the forward pass and is not touched.
+
+    Args:
+        store: Where the lessons' examples are.
+        stack: Adapters before training; not changed.
+        lessons: One per row.
+        settings: Optimiser and length of training.
+        clock: Where in the run this is.
+        carried: Moments and step counts of earlier rounds, if they are kept.
+        progress: Called with (steps made, steps planned) of the longest row.
+    """
+    plans = [plan_batches(lesson, settings, clock) for lesson in lessons]
+    batches = [[batch for epoch in plan for batch in epoch] for plan in plans]
+    ends = [set(np.cumsum([len(epoch) for epoch in plan]).tolist()) for plan in plans]
+    device = stack.labels.device
+    state = _State(
+        replace(stack, tensors=dict(stack.tensors)),
+        dict(carried[0]) if carried else fresh_moments(stack),
+        carried[1].clone() if carried else torch.zeros(len(lessons), dtype=torch.long).to(device),
+    )
+    watch = _EarlyStop(settings.early_stop.patience, stack) if settings.early_stop else None
+    totals = torch.zeros(len(lessons), dtype=torch.float64, device=device)
+    counts = torch.zeros(len(lessons), dtype=torch.long, device=device)
+    longest = max(len(plan) for plan in batches)
+    live = set(range(len(lessons)))
+    for step in range(longest):
+        rows = [row for row in sorted(live) if step < len(batches[row])]
+        if not rows:
+            break
+        rates = [_rate(settings, clock, step / len(batches[row])) for row in rows]
+        index = torch.tensor(rows, device=device)
+        losses = state.step(store, index, [batches[row][step] for row in rows], rates, settings)
+        totals[index] += losses.to(totals.dtype)
+        counts[index] += 1
+        if watch:
+            done = [row for row in rows if step + 1 in ends[row]]
+            live -= watch.check(store, state.stack, done, [lessons[row] for row in done])
+        if progress:
+            progress(step + 1, longest)
+    final = watch.best if watch else state.stack
+    return Fitted(final, totals / counts.clamp_min(1), counts, state.moments, state.made)
+
+
+def _rate(settings: TrainSettings, clock: Clock, share: float) -> float:
+    progress = (clock.round - 1 + share) / clock.rounds
+    decay = settings.round_decay ** (clock.round - 1)
+    return settings.lr * decay * rate_at(settings.schedule, progress, settings.warmup)
+
+
+@dataclass
+class _State:
+    """The moving parts of a fit."""
+
+    stack: Stack
+    moments: Moments
+    made: Tensor
+
+    def step(
+        self,
+        store: ExampleStore,
+        index: Tensor,
+        picks: Sequence[Rows],
+        rates: Sequence[float],
+        settings: TrainSettings,
+    ) -> Tensor:
+        """One AdamW step of the rows in `index`; returns their losses."""
+        rows = self.stack.rows(index)
+        leaves = {name: value.detach().requires_grad_() for name, value in rows.tensors.items()}
+        outcome = run(store.model, replace(rows, tensors=leaves), store.batch(picks))
+        losses = outcome.client_losses()
+        grads = dict(zip(leaves, torch.autograd.grad(losses.sum(), list(leaves.values())), strict=True))
+        if settings.clip is not None:
+            factors = clip_factors(grads.values(), settings.clip)
+            grads = {name: grad * per_client(factors, grad) for name, grad in grads.items()}
+        self.made[index] += 1
+        lr = torch.tensor(rates, dtype=torch.float64, device=index.device)
+        head_factor = (settings.head_lr or settings.lr) / settings.lr
+        for name, grad in grads.items():
+            first, second = self.moments[name]
+            value, moments = adamw_update(
+                rows.tensors[name],
+                grad,
+                (first.index_select(0, index), second.index_select(0, index)),
+                steps=self.made[index],
+                lr=lr * head_factor if name.startswith("head/") else lr,
+                weight_decay=settings.weight_decay,
+            )
+            self.stack.tensors[name] = self.stack.tensors[name].index_copy(0, index, value)
+            self.moments[name] = (
+                first.index_copy(0, index, moments[0]),
+                second.index_copy(0, index, moments[1]),
+            )
+        return losses.detach()
+
+
+class _EarlyStop:
+    """Watches validation losses at epoch ends and remembers each row's best tensors."""
+
+    def __init__(self, patience: int, stack: Stack) -> None:
+        self.patience = patience
+        self.best = replace(stack, tensors=dict(stack.tensors))
+        self.losses = [float("inf")] * len(stack.labels)
+        self.waited = [0] * len(stack.labels)
+
+    def check(
+        self, store: ExampleStore, stack: Stack, rows: Sequence[int], lessons: Sequence[Lesson]
+    ) -> set[int]:
+        """Rows that should stop, of those that have just finished an epoch."""
+        if not rows:
+            return set()
+        index = torch.tensor(rows, device=stack.labels.device)
+        found = mean_losses(store, stack.rows(index), [lesson.validation for lesson in lessons])
+        stopped = set()
+        for row, loss in zip(rows, found, strict=True):
+            if loss < self.losses[row]:
+                self.losses[row], self.waited[row] = loss, 0
+                self._remember(stack, row)
+                continue
+            self.waited[row] += 1
+            if self.waited[row] >= self.patience:
+                stopped.add(row)
+        return stopped
+
+    def _remember(self, stack: Stack, row: int) -> None:
+        for name, value in stack.tensors.items():
+            kept = self.best.tensors[name].clone()
+            kept[row] = value[row]
+            self.best.tensors[name] = kept

@@ -1,0 +1,120 @@
+"""Scores of clients' models on their own examples."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import torch
+
+from atlas.federation.forward import Model, Stack, adapters_active, run
+from atlas.federation.store import ExampleStore, Rows
+from atlas.federation.task import Example, Task
+from atlas.ops.metrics import class_scores, scored_part, text_scores
+
+EVALUATION_BATCH = 64
+GENERATION_BATCH = 16
+Scores = dict[str, float]
+
+
+@torch.no_grad()
+def predict_rows(
+    store: ExampleStore, stack: Stack, picks: Sequence[Rows]
+) -> tuple[list[np.ndarray], list[np.ndarray]]:
+    """Mean loss per example and predicted label per example, for every row of a stack."""
+    losses: list[list[np.ndarray]] = [[] for _ in picks]
+    labels: list[list[np.ndarray]] = [[] for _ in picks]
+    for start in range(0, max(len(pick) for pick in picks), EVALUATION_BATCH):
+        parts = [pick[start : start + EVALUATION_BATCH] for pick in picks]
+        rows = [row for row, part in enumerate(parts) if len(part)]
+        index = torch.tensor(rows, device=stack.labels.device)
+        outcome = run(store.model, stack.rows(index), store.batch([parts[row] for row in rows]))
+        means = (outcome.losses / outcome.counts.clamp_min(1)).double().cpu().numpy()
+        predicted = outcome.predicted.cpu().numpy()
+        for i, row in enumerate(rows):
+            losses[row].append(means[i, : len(parts[row])])
+            labels[row].append(predicted[i, : len(parts[row])])
+    return [np.concatenate(row) for row in losses], [np.concatenate(row) for row in labels]
+
+
+def mean_losses(store: ExampleStore, stack: Stack, picks: Sequence[Rows]) -> list[float]:
+    """Mean loss of every row on its own examples."""
+    return [float(row.mean()) for row in predict_rows(store, stack, picks)[0]]
+
+
+def score_labels(
+    store: ExampleStore, stack: Stack, picks: Sequence[Rows], tasks: Sequence[Task]
+) -> list[Scores]:
+    """Scores of every row: class metrics, loss, and `score`, the task's own metric.
+
+    Causal tasks have a loss here and nothing else; their answers are scored by `score_answers`.
+    """
+    losses, predicted = predict_rows(store, stack, picks)
+    truth = store.labels.cpu().numpy()
+    results = []
+    for row, task in enumerate(tasks):
+        scores: Scores = {"loss": float(losses[row].mean())}
+        if task.kind == "classification":
+            scores |= class_scores(truth[picks[row]], predicted[row], len(task.labels))
+            scores["score"] = scores[task.metric]
+        results.append(scores)
+    return results
+
+
+def choice_examples(examples: Sequence[Example]) -> list[Example]:
+    """One example per choice, in order, each with that choice as its answer."""
+    return [replace(e, answer=choice) for e in examples for choice in e.choices]
+
+
+def score_choices(losses: np.ndarray, examples: Sequence[Example]) -> Scores:
+    """Accuracy of picking the choice with the least loss per token."""
+    right, start = [], 0
+    for example in examples:
+        stop = start + len(example.choices)
+        right.append(int(np.argmin(losses[start:stop])) == example.label)
+        start = stop
+    share = float(np.mean(right))
+    return {"accuracy": share, "score": share}
+
+
+def score_answers(
+    model: Model, stack: Stack, task: Task, examples: Sequence[Example], max_new_tokens: int
+) -> Scores:
+    """Text metrics of greedy answers of a single-row stack."""
+    answers = generate_answers(model, stack, [e.texts[0] for e in examples], max_new_tokens)
+    truth = [scored_part(example.answer, task.answer_marker) for example in examples]
+    scores = text_scores(truth, [scored_part(answer, task.answer_marker) for answer in answers])
+    return {**scores, "score": scores[task.metric]}
+
+
+@torch.no_grad()
+def generate_answers(
+    model: Model, stack: Stack, prompts: Sequence[str], max_new_tokens: int
+) -> list[str]:
+    """Greedy answers under a single row's adapter."""
+    answers: list[str] = []
+    with adapters_active(model, stack):
+        for start in range(0, len(prompts), GENERATION_BATCH):
+            some = prompts[start : start + GENERATION_BATCH]
+            answers += model.backbone.generate(some, max_new_tokens)
+    return answers
+
+
+def majority_scores(task: Task, train: Sequence[Example], test: Sequence[Example]) -> Scores:
+    """What always giving the most frequent training answer would score on the test data."""
+    if task.kind == "classification":
+        counts = np.bincount([e.label for e in train], minlength=len(task.labels))
+        truth = np.array([e.label for e in test])
+        scores = class_scores(truth, np.full_like(truth, counts.argmax()), len(task.labels))
+    elif task.choices:
+        # Choices differ from example to example: the constant guess is a position.
+        counts = np.bincount([e.label for e in train])
+        share = float(np.mean([e.label == counts.argmax() for e in test]))
+        scores = {"accuracy": share}
+    else:
+        answers = [scored_part(e.answer, task.answer_marker) for e in train]
+        common = max(sorted(set(answers)), key=answers.count)
+        truth_texts = [scored_part(e.answer, task.answer_marker) for e in test]
+        scores = text_scores(truth_texts, [common] * len(test))
+    return {**scores, "score": scores[task.metric]}

@@ -1,0 +1,187 @@
+"""One forward pass for many clients: the backbone once, each client's adapter on its own rows.
+
+Letters in shapes: n clients, b examples per client, T tokens, D width, R rank, L labels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from atlas.federation.backbone import ACTIVATIONS, Backbone
+from atlas.federation.cohort import Cohort, Layout
+
+
+@dataclass(frozen=True)
+class Model:
+    """A frozen backbone and where adapters sit in it; blocks below `first_block` have none."""
+
+    backbone: Backbone
+    layout: Layout
+    first_block: int
+
+
+@dataclass(frozen=True)
+class Stack:
+    """Adapters of n rows to be run together; one client may own several rows.
+
+    Attributes:
+        tensors: As in `Cohort`, dimension 0 the row.
+        scales: alpha / rank of each row, one vector per module.
+        labels: Label count of each row; zero for causal tasks.
+    """
+
+    tensors: dict[str, Tensor]
+    scales: tuple[Tensor, ...]
+    labels: Tensor
+
+    def rows(self, index: Tensor) -> Stack:
+        """The stack of some rows only."""
+        return Stack(
+            {name: value.index_select(0, index) for name, value in self.tensors.items()},
+            tuple(scale.index_select(0, index) for scale in self.scales),
+            self.labels.index_select(0, index),
+        )
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Examples of n rows, already run through the blocks below the first adapter.
+
+    Attributes:
+        hidden: [n, b, T, D].
+        mask: True at real tokens [n, b, T].
+        present: False where a row has fewer than b examples [n, b].
+        labels: [n, b]; for causal tasks unused.
+        targets: Expected next tokens [n, b, T], -100 where no loss is taken; None for labels.
+    """
+
+    hidden: Tensor
+    mask: Tensor
+    present: Tensor
+    labels: Tensor
+    targets: Tensor | None
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Losses and predictions per example, [n, b] each.
+
+    Attributes:
+        losses: Summed over an example's answer tokens (one for classification).
+        counts: Number of those tokens; zero where no example is present.
+        predicted: Predicted label; zeros for causal tasks.
+    """
+
+    losses: Tensor
+    counts: Tensor
+    predicted: Tensor
+
+    def client_losses(self) -> Tensor:
+        """Mean loss of each row [n]."""
+        return self.losses.sum(1) / self.counts.sum(1).clamp_min(1)
+
+
+def stack_cohorts(cohorts: Sequence[Cohort]) -> Stack:
+    """All rows of cohorts with one layout and padding, one after another."""
+    first = cohorts[0]
+    device = next(iter(first.tensors.values())).device
+    tensors = {name: torch.cat([c.tensors[name] for c in cohorts]) for name in first.tensors}
+    scales = tuple(
+        torch.cat([c.scales(i) for c in cohorts]).to(device)
+        for i in range(len(first.layout.modules))
+    )
+    labels = torch.tensor([member.labels for c in cohorts for member in c.members], device=device)
+    return Stack(tensors, scales, labels)
+
+
+@contextmanager
+def adapters_active(model: Model, stack: Stack) -> Iterator[None]:
+    """Within this context every adapted linear module adds its rows' low-rank change.
+
+    Hooks live only inside the context, so the shared backbone is left as it was found.
+    """
+    linears: dict[str, nn.Linear] = {}
+    for block in range(model.first_block, model.backbone.depth):
+        linears.update(model.backbone.linears(block))
+    handles = []
+    try:
+        for i, module in enumerate(model.layout.modules):
+            a, b = stack.tensors[f"lora_a/{module}"], stack.tensors[f"lora_b/{module}"]
+            hook = _low_rank_hook(a, b * stack.scales[i].to(b.dtype)[:, None, None])
+            handles.append(linears[module].register_forward_hook(hook))
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _low_rank_hook(a: Tensor, scaled_b: Tensor) -> Any:  # noqa: ANN401 - torch's hook type
+    def add(module: nn.Module, args: tuple[Tensor, ...], output: Tensor) -> Tensor:
+        del module
+        x = args[0].reshape(a.shape[0], -1, a.shape[2]).to(a.dtype)  # [n, b*T, d_in]
+        change = torch.bmm(torch.bmm(x, a.transpose(1, 2)), scaled_b.transpose(1, 2))
+        return output + change.reshape(output.shape).to(output.dtype)
+
+    return add
+
+
+def run(model: Model, stack: Stack, batch: Batch) -> Outcome:
+    """Losses and predictions of every example under its row's adapter."""
+    n, b, length, width = batch.hidden.shape
+    hidden = batch.hidden.reshape(n * b, length, width)
+    mask = batch.mask.reshape(n * b, length)
+    context = model.backbone.context(hidden, mask)
+    with adapters_active(model, stack):
+        for block in range(model.first_block, model.backbone.depth):
+            hidden = model.backbone.block(block, hidden, context)
+    if batch.targets is None:
+        features = model.backbone.features(hidden, mask).reshape(n, b, -1)
+        return _classify(model.layout, stack, features, batch)
+    return _predict_tokens(model.backbone, hidden, batch)
+
+
+def head_logits(layout: Layout, stack: Stack, features: Tensor) -> Tensor:
+    """Each row's head on its own features [n, b, D] -> [n, b, L], padded labels at -inf."""
+    x = features
+    for layer in layout.head:
+        weight = stack.tensors[f"head/{layer.name}.weight"]
+        x = torch.bmm(x.to(weight.dtype), weight.transpose(1, 2))
+        if layer.bias:
+            x = x + stack.tensors[f"head/{layer.name}.bias"][:, None]
+        x = ACTIVATIONS[layer.activation](x)
+    padded = torch.arange(x.shape[2], device=x.device) >= stack.labels[:, None, None]
+    return x.masked_fill(padded, float("-inf"))
+
+
+def _classify(layout: Layout, stack: Stack, features: Tensor, batch: Batch) -> Outcome:
+    logits = head_logits(layout, stack, features)
+    losses = functional.cross_entropy(
+        logits.flatten(0, 1), batch.labels.flatten(), reduction="none"
+    ).reshape(batch.labels.shape)
+    counts = batch.present.to(losses.dtype)
+    return Outcome(torch.where(batch.present, losses, 0.0), counts, logits.argmax(-1))
+
+
+def _predict_tokens(backbone: Backbone, hidden: Tensor, batch: Batch) -> Outcome:
+    assert batch.targets is not None
+    n, b = batch.present.shape
+    wanted = (batch.targets >= 0) & batch.present[:, :, None]
+    where = wanted.reshape(n * b, -1)
+    # Only positions that carry loss meet the vocabulary, by far the largest matrix.
+    logits = backbone.vocabulary_logits(hidden[where])
+    token_losses = functional.cross_entropy(
+        logits.to(torch.promote_types(logits.dtype, torch.float32)),
+        batch.targets.reshape(n * b, -1)[where],
+        reduction="none",
+    )
+    example = torch.nonzero(where)[:, 0]
+    losses = token_losses.new_zeros(n * b).index_add(0, example, token_losses)
+    counts = wanted.sum(2).to(losses.dtype)
+    return Outcome(losses.reshape(n, b), counts, torch.zeros_like(batch.labels))

@@ -1,0 +1,114 @@
+"""Tokenised examples of many clients in one packed store, with the frozen prefix computed once.
+
+Blocks below the first adapter see the same input every epoch, so their output is kept. It is
+computed in canonical batches (by length, in a fixed order), which depend on the data alone: a
+resumed run fills its store with the same bits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from atlas.federation.backbone import Inputs
+from atlas.federation.forward import Batch, Model
+from atlas.federation.task import Example, Task
+
+Part = tuple[Task, Sequence[Example]]
+Rows = NDArray[np.int64]
+PREFIX_BATCH = 64
+
+
+class ExampleStore:
+    """All examples of one kind of task that meet one model, addressed by part name."""
+
+    def __init__(
+        self, model: Model, parts: Mapping[str, Part], max_length: int, cache_bytes: int
+    ) -> None:
+        """Tokenise every part and, if it fits into `cache_bytes`, compute the prefix."""
+        self.model = model
+        self._rows: dict[str, Rows] = {}
+        encoded, labels, count = [], [], 0
+        for name, (task, examples) in parts.items():
+            encoded.append(model.backbone.tokenize(task, examples, max_length))
+            labels += [max(0, example.label) for example in examples]
+            self._rows[name] = np.arange(count, count + len(examples))
+            count += len(examples)
+        device = model.backbone.device
+        self.labels = torch.tensor(labels, dtype=torch.long, device=device)
+        lengths = torch.cat([inputs.mask.sum(1) for inputs in encoded])
+        self.lengths = lengths.to(device)
+        self.offsets = (lengths.cumsum(0) - lengths).to(device)
+        self.ids = _pack([(inputs.ids, inputs.mask) for inputs in encoded], device)
+        self.types = _pack([(inputs.types, inputs.mask) for inputs in encoded], device)
+        targets = [(i.targets, i.mask) for i in encoded if i.targets is not None]
+        self.targets = _pack(targets, device) if targets else None
+        size = self.ids.numel() * model.backbone.width * model.backbone.dtype.itemsize
+        self.prefix = self._compute_prefix() if size <= cache_bytes else None
+
+    def rows(self, part: str) -> Rows:
+        """Positions of one part's examples."""
+        return self._rows[part]
+
+    def batch(self, picks: Sequence[Rows]) -> Batch:
+        """The examples picked for each row of a stack, padded to a rectangle."""
+        device = self.labels.device
+        size = max(len(pick) for pick in picks)
+        table = np.zeros((len(picks), size), dtype=np.int64)
+        present = np.zeros((len(picks), size), dtype=bool)
+        for row, pick in enumerate(picks):
+            # A row without examples borrows example 0; it is marked as not present.
+            table[row] = np.resize(pick, size) if len(pick) else 0
+            present[row, : len(pick)] = True
+        return self._gather(
+            torch.from_numpy(table).to(device), torch.from_numpy(present).to(device)
+        )
+
+    def _gather(self, table: Tensor, present: Tensor) -> Batch:
+        lengths = self.lengths[table]
+        positions = torch.arange(int(lengths.max()), device=table.device)
+        mask = positions < lengths[..., None]
+        where = torch.where(mask, self.offsets[table][..., None] + positions, 0)
+        if self.prefix is not None:
+            hidden = self.prefix[where]
+        else:
+            hidden = self._run_prefix(where.flatten(0, 1), mask.flatten(0, 1))
+            hidden = hidden.reshape(*mask.shape, -1)
+        targets = None
+        if self.targets is not None:
+            targets = torch.where(mask, self.targets[where], -100)
+        return Batch(hidden, mask, present, self.labels[table], targets)
+
+    @torch.no_grad()
+    def _run_prefix(self, where: Tensor, mask: Tensor) -> Tensor:
+        inputs = Inputs(torch.where(mask, self.ids[where], 0), mask, self.types[where] * mask)
+        backbone = self.model.backbone
+        hidden = backbone.embed(inputs)
+        context = backbone.context(hidden, mask)
+        for block in range(self.model.first_block):
+            hidden = backbone.block(block, hidden, context)
+        return hidden
+
+    def _compute_prefix(self) -> Tensor:
+        backbone = self.model.backbone
+        packed = torch.empty(
+            self.ids.numel(), backbone.width, dtype=backbone.dtype, device=backbone.device
+        )
+        order = torch.argsort(self.lengths, stable=True)
+        cuts = [*range(0, len(order), PREFIX_BATCH), len(order)]
+        for start, stop in pairwise(cuts):
+            chosen = order[start:stop]
+            positions = torch.arange(int(self.lengths[chosen].max()), device=packed.device)
+            mask = positions < self.lengths[chosen][:, None]
+            where = torch.where(mask, self.offsets[chosen][:, None] + positions, 0)
+            packed[where[mask]] = self._run_prefix(where, mask)[mask]
+        return packed
+
+
+def _pack(padded: Sequence[tuple[Tensor, Tensor]], device: torch.device) -> Tensor:
+    return torch.cat([values[mask.bool()] for values, mask in padded]).to(device)

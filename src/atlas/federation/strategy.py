@@ -1,0 +1,93 @@
+"""A strategy is a frozen bundle of named pieces; a new one is one file and one line.
+
+The file defines a `Strategy` and passes it to `register`; the line imports the file in
+`strategies/__init__.py`.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from atlas.errors import InputError
+
+
+@dataclass(frozen=True)
+class View:
+    """What a relation may look at, clients in stacking order.
+
+    Attributes:
+        clients: Ids.
+        examples: Training examples of each client [n], float64.
+        tasks: Task name of each client.
+        round: Round number, from 1.
+    """
+
+    clients: tuple[str, ...]
+    examples: Tensor
+    tasks: tuple[str, ...]
+    round: int
+
+
+Relation = Callable[[View], Tensor]
+"""Who learns from whom: a row-stochastic W [n, n], or [modules, n, n]."""
+
+
+@dataclass(frozen=True)
+class Strategy:
+    """What the server does between two rounds of local training.
+
+    Attributes:
+        name: Registry name.
+        relation: Gives W.
+        space: Where W acts: `product` or `factors`.
+        heads: `mix` within label sets, or `personal`: heads never leave the client.
+        reach: Who receives a mixture: `all` clients, or those `present` this round.
+        keep_best: Whether clients accept mixtures by their validation data.
+        pool: Whether clients of one task are trained as one on all their data (the ceiling).
+    """
+
+    name: str
+    relation: Relation
+    space: Literal["product", "factors"] = "product"
+    heads: Literal["mix", "personal"] = "mix"
+    reach: Literal["all", "present"] = "all"
+    keep_best: bool = False
+    pool: Literal["none", "task"] = "none"
+
+
+STRATEGIES: dict[str, Strategy] = {}
+
+
+def register(strategy: Strategy) -> Strategy:
+    """Make a strategy known by its name; a name can be taken once."""
+    if strategy.name in STRATEGIES:
+        raise ValueError(f"strategy {strategy.name!r} is registered twice")
+    STRATEGIES[strategy.name] = strategy
+    return strategy
+
+
+def find_strategy(name: str) -> Strategy:
+    """The strategy of that name; an unknown one is refused with the nearest match."""
+    if name in STRATEGIES:
+        return STRATEGIES[name]
+    near = difflib.get_close_matches(name, STRATEGIES, n=1)
+    hint = f"; did you mean {near[0]}?" if near else ""
+    allowed = ", ".join(sorted(STRATEGIES))
+    raise InputError(f"strategy: unknown name {name!r}{hint} allowed: {allowed}")
+
+
+def identity(view: View) -> Tensor:
+    """Nobody learns from anybody: W = I."""
+    return torch.eye(len(view.clients), dtype=torch.float64)
+
+
+def data_shares(view: View) -> Tensor:
+    """Everybody holds the same mixture, weighted by training examples."""
+    shares = view.examples / view.examples.sum()
+    return shares.expand(len(view.clients), -1).clone()

@@ -1,0 +1,59 @@
+"""The one seam between the round loop and wherever clients run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal, Protocol
+
+Direction = Literal["up", "down"]
+TaskName = Literal["fit", "deliver", "evaluate", "adapter", "save", "load"]
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A client that could not do what it was asked; a value, never an exception."""
+
+    reason: str
+
+
+Reply = bytes | Failure
+
+
+class Transport(Protocol):
+    """Asks clients to do a named task.
+
+    Tasks and what their payloads and replies hold:
+
+    - `fit`: facts {round}; reply: the trained adapter, facts {examples, steps, loss}.
+    - `deliver`: the mixture (no tensors: keep yours), facts {round}; reply: facts {accept,
+      sha256 of what the client now holds}.
+    - `evaluate`: facts {split, arm}; reply: facts {members: {id: scores}}.
+    - `adapter`: facts {arm}; reply: the client's final adapter, personal parts included.
+    - `save` / `load`: the client's private state, for checkpoints; not federation traffic.
+    """
+
+    def ask(self, task: TaskName, payloads: Mapping[str, bytes]) -> dict[str, Reply]:
+        """Run `task` at every client named, with its own payload."""
+        ...
+
+
+@dataclass
+class Ledger:
+    """Bytes per client and direction, counted on the messages themselves."""
+
+    totals: dict[str, dict[Direction, int]] = field(default_factory=dict)
+
+    def count(self, messages: Mapping[str, Reply], direction: Direction) -> int:
+        """Add the sizes of messages; returns their sum."""
+        added = 0
+        for client, message in messages.items():
+            size = len(message) if isinstance(message, bytes) else 0
+            entry = self.totals.setdefault(client, {"up": 0, "down": 0})
+            entry[direction] += size
+            added += size
+        return added
+
+    def total(self, direction: Direction) -> int:
+        """All bytes in one direction."""
+        return sum(entry[direction] for entry in self.totals.values())

@@ -1,0 +1,173 @@
+"""Run a federation in a run folder, from the start or from its last saved round."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from atlas.build import Federation, build_federation
+from atlas.config.load import dump_config, load_resolved
+from atlas.config.models import FederationConfig
+from atlas.engines.local import Progress
+from atlas.errors import InputError
+from atlas.federation.message import encode
+from atlas.federation.rounds import Observe, ServerState, run_rounds
+from atlas.federation.transport import Failure
+from atlas.jobs.finish import finish
+from atlas.runs.checkpoint import Checkpoint, latest_round, save_round
+from atlas.runs.events import EventLog, drop_after_round
+from atlas.runs.folder import RunFolder, write_text_atomic
+from atlas.runs.interrupt import stop_after_round
+from atlas.runs.machine import machine_facts
+
+Watch = Callable[[str, Mapping[str, object]], None]
+
+
+@dataclass(frozen=True)
+class Finished:
+    """Where a run is and, unless it was stopped before its end, its summary."""
+
+    folder: RunFolder
+    summary: dict[str, Any] | None
+
+
+def start_run(
+    config: FederationConfig,
+    parent: Path,
+    watch: Watch | None = None,
+    progress: Progress | None = None,
+) -> Finished:
+    """Start a new run in a fresh folder under `parent`.
+
+    Data and backbones are loaded first, so that bad input leaves no folder behind.
+    """
+    threads = config.threads or os.cpu_count() or 1
+    torch.set_num_threads(threads)
+    federation = build_federation(config, progress)
+    folder = RunFolder.create(parent, config.name)
+    write_text_atomic(folder.machine, json.dumps(machine_facts(threads), indent=2) + "\n")
+    # The config comes last: a folder is a run once it is there.
+    write_text_atomic(folder.config, dump_config(config))
+    return _carry_on(federation, folder, watch)
+
+
+def resume_run(
+    path: Path, watch: Watch | None = None, progress: Progress | None = None
+) -> Finished:
+    """Go on with a run from its last saved round; a finished run is only finished again."""
+    folder = RunFolder.open(path)
+    config = load_resolved(folder.config)
+    torch.set_num_threads(recorded_threads(folder))
+    return _carry_on(build_federation(config, progress), folder, watch)
+
+
+def recorded_threads(folder: RunFolder) -> int:
+    """The thread count a run was started with; other counts give other bits."""
+    try:
+        threads = json.loads(folder.machine.read_text(encoding="utf-8"))["threads"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise InputError(f"{folder.machine}: cannot be read: {error}") from error
+    if not isinstance(threads, int) or threads < 1:
+        raise InputError(f"{folder.machine}: threads is {threads!r}; expected a whole number >= 1")
+    return threads
+
+
+def _carry_on(federation: Federation, folder: RunFolder, watch: Watch | None) -> Finished:
+    began = time.perf_counter()
+    with folder.lock(), stop_after_round() as stop:
+        saved = latest_round(folder.rounds)
+        before = restore(federation, saved) if saved is not None else 0.0
+        if folder.events.exists():
+            drop_after_round(folder.events, federation.state.round)
+        with EventLog(folder.events) as log:
+            observe = _observer(log, watch)
+            observe("started" if saved is None else "resumed", _facts(federation))
+
+            def after_round(state: ServerState) -> bool:
+                seconds = before + time.perf_counter() - began
+                save(federation, folder, seconds)
+                log.sync()
+                return not stop.requested
+
+            done = run_rounds(
+                federation.plan, federation.state, federation.engine, observe, after_round
+            )
+            if not done:
+                observe("stopped", {"round": federation.state.round})
+                return Finished(folder, None)
+            seconds = before + time.perf_counter() - began
+            summary = finish(federation, folder, observe, seconds)
+            return Finished(folder, summary)
+
+
+def _observer(log: EventLog, watch: Watch | None) -> Observe:
+    def observe(event: str, fields: Mapping[str, object]) -> None:
+        log.log(event, fields)
+        if watch is not None:
+            watch(event, fields)
+
+    return observe
+
+
+def _facts(federation: Federation) -> dict[str, object]:
+    return {
+        "rounds": federation.plan.rounds,
+        "after": federation.state.round,
+        "strategy": federation.plan.strategy.name,
+        "clients": {h.id: h.data.task.name for h in federation.holders.values()},
+    }
+
+
+def save(federation: Federation, folder: RunFolder, seconds: float) -> None:
+    """Save the round just finished: the server's adapters and every client's own state."""
+    state = federation.state
+    replies = federation.engine.ask("save", dict.fromkeys(federation.holders, encode({}, {})))
+    blobs = {client: reply for client, reply in replies.items() if not isinstance(reply, Failure)}
+    tensors = {
+        f"{backbone}|{name}": value
+        for backbone, cohort in state.cohorts.items()
+        for name, value in cohort.tensors.items()
+    }
+    meta = {
+        "seconds": seconds,
+        "examples": state.examples,
+        "bytes": state.ledger.totals,
+        "refused": state.refused,
+        "failures": state.failures,
+    }
+    save_round(folder.rounds, state.round, tensors=tensors, meta=meta, blobs=blobs)
+
+
+def restore(federation: Federation, saved: Checkpoint) -> float:
+    """Put a saved round back; returns the seconds the run had taken by then."""
+    state = federation.state
+    meta: Any = saved.meta
+    try:
+        for backbone, cohort in state.cohorts.items():
+            for name, value in cohort.tensors.items():
+                cohort.tensors[name] = _fitting(saved.tensors[f"{backbone}|{name}"], value)
+        state.round = saved.number
+        state.examples = dict(meta["examples"])
+        state.ledger.totals = dict(meta["bytes"])
+        state.refused, state.failures = list(meta["refused"]), list(meta["failures"])
+        blobs = {client: saved.blobs[client] for client in federation.holders}
+        seconds = float(meta["seconds"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise InputError(f"round {saved.number} does not fit this run: {error}") from error
+    for client, reply in sorted(federation.engine.ask("load", blobs).items()):
+        if isinstance(reply, Failure):
+            raise InputError(f"round {saved.number}, client {client}: {reply.reason}")
+    return seconds
+
+
+def _fitting(value: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    if value.shape != like.shape or value.dtype != like.dtype:
+        raise ValueError(f"a tensor of shape {tuple(value.shape)} where {tuple(like.shape)} belongs")
+    return value.to(like.device)

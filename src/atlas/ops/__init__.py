@@ -1,0 +1,1 @@
+"""Pure functions on tensors: no I/O, configuration, logging or hidden randomness."""

@@ -1,0 +1,90 @@
+"""AdamW, clipping and schedules for stacked clients: dimension 0 is always the client.
+
+Nothing is shared between clients: norms, step counts, learning rates and moments are per client,
+so that a stacked cohort trains as its members would apart.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor
+
+BETA1, BETA2, EPSILON = 0.9, 0.999, 1e-8
+
+
+def per_client(values: Tensor, like: Tensor) -> Tensor:
+    """Shape a vector [n] so that it broadcasts over `like` [n, ...]."""
+    return values.reshape(-1, *([1] * (like.dim() - 1))).to(like.dtype)
+
+
+def client_norms(values: Iterable[Tensor]) -> Tensor:
+    """The L2 norm of everything each client holds in `values`, [n]."""
+    squares = [value.square().flatten(1).sum(1) for value in values]
+    return torch.stack(squares).sum(0).sqrt()
+
+
+def clip_factors(grads: Iterable[Tensor], limit: float) -> Tensor:
+    """What each client's gradients are multiplied by so that their norm is at most `limit`."""
+    return (limit / (client_norms(grads) + 1e-6)).clamp_max(1.0)
+
+
+def adamw_update(
+    value: Tensor,
+    grad: Tensor,
+    moments: tuple[Tensor, Tensor],
+    *,
+    steps: Tensor,
+    lr: Tensor,
+    weight_decay: float,
+) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+    """One decoupled-decay Adam step.
+
+    Args:
+        value: Parameters [n, ...].
+        grad: Their gradients.
+        moments: First and second moments before the step.
+        steps: How many steps each client has made, this one included [n].
+        lr: Learning rate of each client [n].
+        weight_decay: Decoupled decay, multiplied by lr.
+
+    Returns:
+        New parameters and moments; the inputs are not changed.
+    """
+    first = moments[0].lerp(grad, 1 - BETA1)
+    second = moments[1] * BETA2 + grad.square() * (1 - BETA2)
+    count = steps.to(torch.float64)
+    correct1 = per_client(1 - BETA1**count, value)
+    correct2 = per_client(1 - BETA2**count, value)
+    rate = per_client(lr, value)
+    update = (first / correct1) / ((second / correct2).sqrt() + EPSILON)
+    return value * (1 - rate * weight_decay) - rate * update, (first, second)
+
+
+def constant(progress: float) -> float:
+    """Full rate throughout."""
+    del progress
+    return 1.0
+
+
+def linear(progress: float) -> float:
+    """From one to zero in a straight line."""
+    return max(0.0, 1.0 - progress)
+
+
+def cosine(progress: float) -> float:
+    """From one to zero along half a cosine."""
+    return 0.5 * (1.0 + math.cos(math.pi * min(1.0, progress)))
+
+
+SCHEDULES = {"constant": constant, "linear": linear, "cosine": cosine}
+
+
+def rate_at(schedule: str, progress: float, warmup: float) -> float:
+    """The share of the full learning rate at `progress` in [0, 1] of the whole run."""
+    if progress < warmup:
+        return progress / warmup
+    rest = (progress - warmup) / (1.0 - warmup) if warmup < 1.0 else 1.0
+    return SCHEDULES[schedule](rest)

@@ -1,0 +1,17 @@
+import os
+from pathlib import Path
+
+import pytest
+import torch
+
+# Small models are fastest on one thread, and bits depend on the count.
+torch.set_num_threads(1)
+
+
+@pytest.fixture
+def real_data() -> Path:
+    """The folder of real data; tests that need it are skipped without it."""
+    folder = os.environ.get("ATLAS_DATA")
+    if not folder:
+        pytest.skip("needs real data: set ATLAS_DATA")
+    return Path(folder)

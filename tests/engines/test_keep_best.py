@@ -1,0 +1,116 @@
+"""Clients accept a mixture only as far as their validation data says."""
+
+import math
+
+import torch
+
+from atlas.build import assemble
+from atlas.engines.delivery import ACCEPTS, accept_best, blend, final_cohort, judge, validate
+from atlas.federation.cohort import adapter_sha256
+from atlas.federation.message import encode
+from atlas.federation.rounds import run_round
+from atlas.ops.lowrank import delta
+from tests.helpers import make_clients, make_config
+
+
+def trained(rounds=2, **changes):
+    federation = assemble(make_config(keep_best=True, **changes), make_clients())
+    events = []
+    for _ in range(rounds):
+        run_round(
+            federation.plan,
+            federation.state,
+            federation.engine,
+            lambda event, fields: events.append((event, dict(fields))),
+        )
+    return federation, federation.engine.groups[0], events
+
+
+def test_accept_is_never_worse_on_validation_than_keeping_ones_own():
+    federation, group, _ = trained(1)
+    clients = sorted(group.holders)
+    federation.engine.ask("fit", {c: encode({}, {"round": 2}) for c in clients})
+    own = group.arms["held"]
+    mixtures = {c: own.take(clients[(i + 1) % 5]) for i, c in enumerate(clients[:2])}
+    mixtures = {c: {**own.take(c), **{k: v for k, v in m.items() if k in own.take(c)}}
+                for c, m in mixtures.items()}  # fmt: skip
+    before = validate(group, own, clients[:2])
+    shares = accept_best(group, mixtures)
+    after = validate(group, group.arms["held"], clients[:2])
+    for client, share in shares.items():
+        assert share in ACCEPTS
+        assert judge(after[client]) >= judge(before[client])
+
+
+def test_a_harmful_mixture_is_declined_and_replace_would_have_taken_it():
+    _, group, _ = trained(3)
+    own = group.arms["held"].take("a2")
+    poison = {k: torch.randn(v.shape, generator=torch.Generator().manual_seed(1)) * 3
+              for k, v in own.items()}  # fmt: skip
+    before = judge(validate(group, group.arms["held"], ["a2"])["a2"])
+    poisoned = group.arms["held"].put({"a2": poison})
+    assert judge(validate(group, poisoned, ["a2"])["a2"]) < before
+    assert accept_best(group, {"a2": poison})["a2"] < 1.0
+    assert judge(validate(group, group.arms["held"], ["a2"])["a2"]) >= before
+
+
+def test_an_equal_mixture_is_a_tie_and_goes_to_the_smaller_share():
+    _, group, _ = trained(1)
+    same = group.arms["held"].take("b1")
+    assert accept_best(group, {"b1": same, "a1": {}}) == {"b1": 0.0, "a1": 0.0}
+
+
+def test_logged_w_is_the_effective_one():
+    _, _, events = trained(2)
+    mixed = [fields for event, fields in events if event == "mixed"][-1]
+    accepts = {f["client"]: f["accept"] for e, f in events if e == "delivered" and f["round"] == 2}
+    shares = torch.tensor([9.0, 14.0, 11.0, 8.0, 10.0], dtype=torch.float64) / 52
+    for row, client in enumerate(mixed["clients"]):
+        wanted = accepts[client] * shares
+        wanted[row] += 1 - accepts[client]
+        assert torch.allclose(torch.tensor(mixed["weights"][row]).double(), wanted)
+
+
+def test_the_better_of_federated_and_alone_is_delivered():
+    _, group, _ = trained(3)
+    final = final_cohort(group, "final")
+    for client in group.holders:
+        fed, solo = group.judged["held"][client], group.judged["shadow"][client]
+        source = "best_shadow" if solo >= fed else "best_held"
+        assert adapter_sha256(final.take(client)) == adapter_sha256(
+            group.arms[source].take(client)
+        )
+        found = judge(validate(group, final, [client])[client])
+        assert all(
+            math.isclose(a, b, abs_tol=1e-5) for a, b in zip(found, max(fed, solo), strict=True)
+        )
+
+
+def test_blend_is_the_mixture_of_products_cut_to_rank():
+    _, group, _ = trained(1)
+    own = group.arms["held"]
+    other = own.put({"a1": group.arms["shadow"].take("a1")})
+    module = own.layout.modules[0]
+    a, b = f"lora_a/{module}", f"lora_b/{module}"
+    mixed = blend(own, other, 0.25)
+    scale = 16 / 3
+
+    def product(cohort):
+        adapter = cohort.take("a1")
+        return delta(adapter[a].double(), adapter[b].double(), scale)
+
+    u, s, vh = torch.linalg.svd(0.75 * product(own) + 0.25 * product(other))
+    assert torch.allclose(product(mixed), (u[:, :3] * s[:3]) @ vh[:3], atol=1e-6)
+    assert torch.equal(mixed.take("b1")[a], own.take("b1")[a]) or torch.allclose(
+        mixed.take("b1")[a], own.take("b1")[a], atol=1e-5
+    )
+
+
+def test_a_client_whose_training_blew_up_takes_the_mixture():
+    _, group, _ = trained(1)
+    good = group.arms["held"].take("a1")
+    group.arms["held"] = group.arms["held"].put(
+        {"a1": {k: torch.full_like(v, float("nan")) for k, v in good.items()}}
+    )
+    accept_best(group, {"a1": good})
+    assert all(torch.isfinite(v).all() for v in group.arms["held"].take("a1").values())

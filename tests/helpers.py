@@ -1,0 +1,66 @@
+"""Small clients and federations that tests share."""
+
+import numpy as np
+
+from atlas.federation.task import ClientData, Example, Task
+
+WORDS = "red blue green round square cold warm near far old new quick slow".split()
+
+
+def make_task(name="colour", labels=("no", "yes")):
+    return Task(name=name, kind="classification", text=("text",), label="label", labels=labels)
+
+
+def make_examples(task, count, seed):
+    """Short texts whose label is readable from one word."""
+    draw = np.random.default_rng(seed)
+    examples = []
+    for _ in range(count):
+        label = int(draw.integers(len(task.labels)))
+        words = [WORDS[label], *(WORDS[i] for i in draw.integers(3, len(WORDS), draw.integers(1, 6)))]
+        examples.append(Example((" ".join(words),), label))
+    return tuple(examples)
+
+
+def make_client(name, task=None, *, train=10, validation=6, test=8, seed=0, backbone=""):
+    task = task or make_task()
+    return ClientData(
+        id=name,
+        task=task,
+        train=make_examples(task, train, 3 * seed),
+        validation=make_examples(task, validation, 3 * seed + 1),
+        test=make_examples(task, test, 3 * seed + 2),
+        group=task.name,
+        backbone=backbone,
+    )
+
+
+def make_config(**changes):
+    """Settings of a small, fast federation on the tiny backbone."""
+    from atlas.config.models import FederationConfig
+
+    settings = {
+        "name": "small",
+        "rounds": 2,
+        "threads": 1,
+        "backbone": {"name": "tiny", "max_length": 32},
+        "adapter": {"modules": ["query", "value"], "blocks": 2, "rank": 3},
+        "train": {"epochs": 1, "batch": 4, "lr": 0.02},
+    }
+    for key, value in changes.items():
+        nested = isinstance(value, dict) and isinstance(settings.get(key), dict)
+        settings[key] = {**settings[key], **value} if nested else value
+    return FederationConfig.model_validate(settings)
+
+
+def make_clients():
+    """Two tasks with two clients each, and one client with three labels."""
+    colour, shape = make_task(), make_task("shape", ("flat", "round"))
+    three = make_task("size", ("small", "middle", "large"))
+    return [
+        make_client("a1", colour, train=9, seed=1),
+        make_client("a2", colour, train=14, seed=2),
+        make_client("b1", shape, train=11, seed=3),
+        make_client("b2", shape, train=8, seed=4),
+        make_client("c1", three, train=10, seed=5),
+    ]

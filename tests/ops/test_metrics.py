@@ -1,0 +1,37 @@
+import numpy as np
+import pytest
+from sklearn import metrics as reference
+
+from atlas.ops.metrics import class_scores, exact_match, scored_part, token_f1
+
+
+@pytest.mark.parametrize("classes", [2, 3, 5])
+def test_class_scores_equal_scikit_learn(classes):
+    draw = np.random.default_rng(classes)
+    truth = draw.integers(0, classes, 200)
+    guess = np.where(draw.random(200) < 0.6, truth, draw.integers(0, classes, 200))
+    scores = class_scores(truth, guess, classes)
+    average = "binary" if classes == 2 else "macro"
+    assert scores["accuracy"] == pytest.approx(reference.accuracy_score(truth, guess))
+    assert scores["balanced_accuracy"] == pytest.approx(
+        reference.balanced_accuracy_score(truth, guess)
+    )
+    assert scores["f1"] == pytest.approx(reference.f1_score(truth, guess, average=average))
+    assert scores["matthews"] == pytest.approx(reference.matthews_corrcoef(truth, guess))
+
+
+def test_constant_guesses_are_defined():
+    truth = np.array([0, 1, 1, 1])
+    scores = class_scores(truth, np.ones(4, dtype=int), 2)
+    assert scores["accuracy"] == 0.75
+    assert scores["balanced_accuracy"] == 0.5
+    assert scores["matthews"] == 0.0
+
+
+def test_text_answers():
+    assert exact_match("The Eiffel Tower.", "eiffel tower") == 1.0
+    assert exact_match("Paris", "London") == 0.0
+    assert token_f1("the red house", "a red car") == pytest.approx(0.5)
+    assert token_f1("", "") == 1.0
+    assert scored_part("so 6 * 200 = 1,200\n#### 1,200", "####") == "1200"
+    assert scored_part("no marker", "####") == "no marker"
