@@ -4,7 +4,7 @@ import numpy as np
 
 from atlas.federation.task import ClientData, Example, Task
 
-WORDS = "red blue green round square cold warm near far old new quick slow".split()
+WORDS = ("red", "blue", "green", "round", "square", "cold", "warm", "near", "far", "old", "new")
 
 
 def make_task(name="colour", labels=("no", "yes")):
@@ -17,7 +17,8 @@ def make_examples(task, count, seed):
     examples = []
     for _ in range(count):
         label = int(draw.integers(len(task.labels)))
-        words = [WORDS[label], *(WORDS[i] for i in draw.integers(3, len(WORDS), draw.integers(1, 6)))]
+        others = draw.integers(3, len(WORDS), draw.integers(1, 6))
+        words = [WORDS[label], *(WORDS[i] for i in others)]
         examples.append(Example((" ".join(words),), label))
     return tuple(examples)
 

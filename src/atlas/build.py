@@ -17,6 +17,7 @@ from atlas.errors import InputError
 from atlas.federation import strategies as strategies
 from atlas.federation.client import Clock
 from atlas.federation.cohort import Cohort, Layout, Member, initial_cohort
+from atlas.federation.evaluate import Limits
 from atlas.federation.forward import Model
 from atlas.federation.holder import POOLS, Holder
 from atlas.federation.rounds import Plan, ServerState, without_heads
@@ -70,7 +71,6 @@ def assemble(
         config.train,
         clock=Clock(config.seed, 0, config.rounds),
         heads=strategy.heads,
-        max_new_tokens=config.backbone.max_new_tokens,
         progress=progress,
     )
     plan = Plan(
@@ -98,7 +98,7 @@ def _strategy(config: FederationConfig) -> Strategy:
     if config.keep_best is not None:
         strategy = replace(strategy, keep_best=config.keep_best)
     if strategy.keep_best and not config.alone:
-        raise InputError("alone: false, but keep_best compares with the solo shadow; set alone=true")
+        raise InputError("alone: false, but keep_best needs the solo shadow; allowed: true")
     if strategy.keep_best and strategy.pool != "none":
         raise InputError(f"keep_best: true makes no sense with strategy {strategy.name!r}")
     return strategy
@@ -144,7 +144,15 @@ def _group(
         model=model,
         holders={holder.id: holder for holder in holders},
         arms=arms,
+        limits=text_limits(config),
+    )
+
+
+def text_limits(config: FederationConfig) -> Limits:
+    """The settings' limits on text and cache."""
+    return Limits(
         max_length=config.backbone.max_length,
+        max_new_tokens=config.backbone.max_new_tokens,
         cache_bytes=config.train.prefix_cache_mb * 2**20,
     )
 

@@ -77,9 +77,7 @@ def test_the_better_of_federated_and_alone_is_delivered():
     for client in group.holders:
         fed, solo = group.judged["held"][client], group.judged["shadow"][client]
         source = "best_shadow" if solo >= fed else "best_held"
-        assert adapter_sha256(final.take(client)) == adapter_sha256(
-            group.arms[source].take(client)
-        )
+        assert adapter_sha256(final.take(client)) == adapter_sha256(group.arms[source].take(client))
         found = judge(validate(group, final, [client])[client])
         assert all(
             math.isclose(a, b, abs_tol=1e-5) for a, b in zip(found, max(fed, solo), strict=True)

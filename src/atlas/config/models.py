@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 CLIENT_ID = r"^[A-Za-z0-9_-]{1,64}$"
 ClientId = Annotated[str, Field(pattern=CLIENT_ID)]
 Positive = Annotated[int, Field(ge=1)]
+Metric = Literal["accuracy", "balanced_accuracy", "f1", "matthews", "exact_match", "token_f1"]
 Share = Annotated[float, Field(ge=0.0, le=1.0)]
 
 
@@ -111,9 +112,7 @@ class TaskSettings(Settings):
     text: list[str] = Field(min_length=1, max_length=8)
     label: str = "label"
     labels: list[str] = Field(default_factory=list)
-    metric: Literal["accuracy", "balanced_accuracy", "f1", "matthews", "exact_match", "token_f1"] = (
-        "accuracy"
-    )
+    metric: Metric = "accuracy"
     prompt: str = ""
     choices: str = ""
     answer_marker: str = ""

@@ -9,6 +9,7 @@ import torch
 
 from atlas.federation.client import Lesson, Moments
 from atlas.federation.cohort import Cohort
+from atlas.federation.evaluate import Limits
 from atlas.federation.forward import Model
 from atlas.federation.holder import Holder
 from atlas.federation.store import ExampleStore, Part
@@ -26,6 +27,7 @@ class Group:
         holders: By id, sorted.
         arms: Stacked adapters by arm: `held` (what the client holds), `shadow` (trained alone
             on the same batches) and, where the best is kept, `best_held` and `best_shadow`.
+        limits: How much text is kept, generated and cached.
         moments: Optimiser moments and step counts by arm, where they are kept.
         judged: Best validation judgement so far, by arm and client.
         accepts: Share of the mixture each client took last.
@@ -34,8 +36,7 @@ class Group:
     model: Model
     holders: dict[str, Holder]
     arms: dict[str, Cohort]
-    max_length: int
-    cache_bytes: int
+    limits: Limits
     moments: dict[str, tuple[Moments, torch.Tensor]] = field(default_factory=dict)
     judged: dict[str, dict[str, Judgement]] = field(default_factory=dict)
     accepts: dict[str, float] = field(default_factory=dict)
@@ -54,7 +55,7 @@ class Group:
 
     def new_store(self, parts: Mapping[str, Part]) -> ExampleStore:
         """A store of other examples for the same model."""
-        return ExampleStore(self.model, parts, self.max_length, self.cache_bytes)
+        return ExampleStore(self.model, parts, self.limits.max_length, self.limits.cache_bytes)
 
     def lesson(self, client: str) -> Lesson:
         """What one client trains on."""

@@ -11,7 +11,7 @@ from atlas.engines.snapshot import load_client, save_client
 from atlas.engines.testing import score_on_test
 from atlas.engines.training import fit_group
 from atlas.federation.client import Clock
-from atlas.federation.cohort import adapter_sha256
+from atlas.federation.cohort import Adapter, adapter_sha256
 from atlas.federation.message import Message, MessageError, decode, encode
 from atlas.federation.transport import Failure, Reply, TaskName
 
@@ -26,10 +26,8 @@ class LocalEngine:
     Args:
         groups: Clients by what they can share a forward pass with.
         settings: Local training.
-        seed: Run seed.
-        rounds: Length of the run, for the learning-rate schedule.
+        clock: Run seed and length of the run; the round comes with each task.
         heads: `personal` heads are kept out of replies.
-        max_new_tokens: Length limit of generated answers.
         progress: Called with (what, done, total) during long work.
     """
 
@@ -40,14 +38,12 @@ class LocalEngine:
         *,
         clock: Clock,
         heads: str,
-        max_new_tokens: int,
         progress: Progress | None = None,
     ) -> None:
         self.groups = list(groups)
         self.settings = settings
         self.clock = clock
         self.heads = heads
-        self.max_new_tokens = max_new_tokens
         self.progress = progress
         self._group_of = {c: group for group in groups for c in group.holders}
 
@@ -98,7 +94,8 @@ class LocalEngine:
         parts = [sorted(asked)] if self.settings.stacked else [[client] for client in sorted(asked)]
         replies: dict[str, Reply] = {}
         for done, clients in enumerate(parts):
-            facts = fit_group(group, clients, self.settings, clock, self._step_progress(done, parts))
+            progress = self._step_progress(done, parts)
+            facts = fit_group(group, clients, self.settings, clock, progress)
             for client in clients:
                 examples = len(group.holders[client].data.train)
                 replies[client] = encode(
@@ -114,7 +111,7 @@ class LocalEngine:
             return None
         return lambda step, total: report("training", done * total + step, len(parts) * total)
 
-    def _outgoing(self, group: Group, client: str) -> dict[str, object]:
+    def _outgoing(self, group: Group, client: str) -> Adapter:
         adapter = group.arms["held"].take(client)
         if self.heads == "personal":
             return {k: v for k, v in adapter.items() if not k.startswith("head/")}
@@ -144,7 +141,7 @@ class LocalEngine:
             members = {client: {client: scores[client]} for client in clients}
         else:
             cohort = final_cohort(group, facts["arm"])
-            members = score_on_test(group, cohort, clients, self.max_new_tokens)
+            members = score_on_test(group, cohort, clients)
         return {client: encode({}, {"members": members[client]}) for client in clients}
 
     def _adapter(self, group: Group, asked: Mapping[str, Message]) -> dict[str, Reply]:

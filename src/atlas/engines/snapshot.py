@@ -45,9 +45,7 @@ def load_client(group: Group, client: str, message: Message) -> None:
         group.accepts[client] = message.facts["accept"]
 
 
-def _load_moment(
-    group: Group, client: str, key: tuple[str, str, str], value: torch.Tensor
-) -> None:
+def _load_moment(group: Group, client: str, key: tuple[str, str, str], value: torch.Tensor) -> None:
     kind, arm, name = key
     cohort = group.arms[arm]
     row = cohort.clients.index(client)

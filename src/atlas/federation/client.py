@@ -69,7 +69,7 @@ def fresh_moments(stack: Stack) -> Moments:
     return {k: (torch.zeros_like(v), torch.zeros_like(v)) for k, v in stack.tensors.items()}
 
 
-def fit(
+def fit(  # noqa: PLR0913
     store: ExampleStore,
     stack: Stack,
     lessons: Sequence[Lesson],
@@ -152,7 +152,8 @@ class _State:
         leaves = {name: value.detach().requires_grad_() for name, value in rows.tensors.items()}
         outcome = run(store.model, replace(rows, tensors=leaves), store.batch(picks))
         losses = outcome.client_losses()
-        grads = dict(zip(leaves, torch.autograd.grad(losses.sum(), list(leaves.values())), strict=True))
+        found = torch.autograd.grad(losses.sum(), list(leaves.values()))
+        grads = dict(zip(leaves, found, strict=True))
         if settings.clip is not None:
             factors = clip_factors(grads.values(), settings.clip)
             grads = {name: grad * per_client(factors, grad) for name, grad in grads.items()}

@@ -190,7 +190,8 @@ def mix_cohort(cohort: Cohort, weights: Tensor, *, space: str, heads: str) -> Co
         heads: `mix` (between clients of one label set) or `personal` (left alone).
     """
     mixed = dict(cohort.tensors)
-    per_module = weights if weights.dim() == 3 else weights.expand(len(cohort.layout.modules), -1, -1)
+    layers = len(cohort.layout.modules)
+    per_module = weights if weights.dim() == 3 else weights.expand(layers, -1, -1)
     for i, module in enumerate(cohort.layout.modules):
         a, b = f"lora_a/{module}", f"lora_b/{module}"
         ranks, scales = cohort.ranks(i).to(mixed[a].device), cohort.scales(i).to(mixed[a].device)
@@ -206,7 +207,7 @@ def mix_cohort(cohort: Cohort, weights: Tensor, *, space: str, heads: str) -> Co
 
 def same_labels(members: Sequence[Member]) -> Tensor:
     """Which pairs of clients may mix heads: bool [n, n]."""
-    return torch.tensor([[k.label_set == l.label_set for l in members] for k in members])
+    return torch.tensor([[one.label_set == two.label_set for two in members] for one in members])
 
 
 def adapter_sha256(adapter: Mapping[str, Tensor]) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -16,6 +16,15 @@ from atlas.ops.metrics import class_scores, scored_part, text_scores
 EVALUATION_BATCH = 64
 GENERATION_BATCH = 16
 Scores = dict[str, float]
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How much text is kept, generated and cached."""
+
+    max_length: int
+    max_new_tokens: int
+    cache_bytes: int
 
 
 @torch.no_grad()
@@ -79,10 +88,15 @@ def score_choices(losses: np.ndarray, examples: Sequence[Example]) -> Scores:
 
 
 def score_answers(
-    model: Model, stack: Stack, task: Task, examples: Sequence[Example], max_new_tokens: int
+    model: Model, stack: Stack, task: Task, examples: Sequence[Example], limits: Limits
 ) -> Scores:
-    """Text metrics of greedy answers of a single-row stack."""
-    answers = generate_answers(model, stack, [e.texts[0] for e in examples], max_new_tokens)
+    """Scores of a single-row stack on a causal task: choices ranked, or answers generated."""
+    if task.choices:
+        parts = {"choices": (task, choice_examples(examples))}
+        store = ExampleStore(model, parts, limits.max_length, limits.cache_bytes)
+        return score_choices(predict_rows(store, stack, [store.rows("choices")])[0][0], examples)
+    prompts = [example.texts[0] for example in examples]
+    answers = generate_answers(model, stack, prompts, limits.max_new_tokens)
     truth = [scored_part(example.answer, task.answer_marker) for example in examples]
     scores = text_scores(truth, [scored_part(answer, task.answer_marker) for answer in answers])
     return {**scores, "score": scores[task.metric]}

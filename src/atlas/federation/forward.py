@@ -77,11 +77,13 @@ class Outcome:
         losses: Summed over an example's answer tokens (one for classification).
         counts: Number of those tokens; zero where no example is present.
         predicted: Predicted label; zeros for causal tasks.
+        logits: [n, b, L], -inf at padded labels; None for causal tasks.
     """
 
     losses: Tensor
     counts: Tensor
     predicted: Tensor
+    logits: Tensor | None = None
 
     def client_losses(self) -> Tensor:
         """Mean loss of each row [n]."""
@@ -166,7 +168,7 @@ def _classify(layout: Layout, stack: Stack, features: Tensor, batch: Batch) -> O
         logits.flatten(0, 1), batch.labels.flatten(), reduction="none"
     ).reshape(batch.labels.shape)
     counts = batch.present.to(losses.dtype)
-    return Outcome(torch.where(batch.present, losses, 0.0), counts, logits.argmax(-1))
+    return Outcome(torch.where(batch.present, losses, 0.0), counts, logits.argmax(-1), logits)
 
 
 def _predict_tokens(backbone: Backbone, hidden: Tensor, batch: Batch) -> Outcome:

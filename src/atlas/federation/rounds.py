@@ -100,9 +100,7 @@ def run_round(plan: Plan, state: ServerState, transport: Transport, observe: Obs
         replied = {c: m.tensors for c, m in accepted.items() if c in cohort.clients}
         trained = cohort.put(replied)
         weights = relate(plan, state, trained, set(replied), number)
-        mixed = mix_cohort(
-            trained, weights, space=plan.strategy.space, heads=plan.strategy.heads
-        )
+        mixed = mix_cohort(trained, weights, space=plan.strategy.space, heads=plan.strategy.heads)
         state.cohorts[name] = mixed
         accepts = _deliver(plan, desk, mixed, weights, set(replied))
         _log_mixture(observe, number, trained, weights, accepts)
@@ -110,7 +108,7 @@ def run_round(plan: Plan, state: ServerState, transport: Transport, observe: Obs
         _validate(state, desk)
     state.round = number
     seconds = time.perf_counter() - started
-    observe("round_finished", {"round": number, "seconds": seconds, **desk.bytes})
+    observe("round_finished", {"round": number, "seconds": seconds, **desk.traffic})
 
 
 def sample_clients(plan: Plan, state: ServerState, number: int) -> list[str]:
@@ -158,15 +156,15 @@ class _Desk:
     transport: Transport
     observe: Observe
     round: int
-    bytes: dict[str, int] = field(default_factory=lambda: {"up": 0, "down": 0})
+    traffic: dict[str, int] = field(default_factory=lambda: {"up": 0, "down": 0})
 
     def ask(self, task: TaskName, payloads: Mapping[str, bytes]) -> dict[str, bytes]:
         """The replies of clients that answered; failures are recorded."""
         if not payloads:
             return {}
-        self.bytes["down"] += self.state.ledger.count(payloads, "down")
+        self.traffic["down"] += self.state.ledger.count(payloads, "down")
         replies: dict[str, Reply] = self.transport.ask(task, payloads)
-        self.bytes["up"] += self.state.ledger.count(replies, "up")
+        self.traffic["up"] += self.state.ledger.count(replies, "up")
         answered = {}
         for client in sorted(payloads):
             reply = replies.get(client, Failure("no reply"))
@@ -206,9 +204,7 @@ def travelling(cohort: Cohort, strategy: Strategy, client: str) -> dict[str, tup
     return shapes
 
 
-def _fit(
-    plan: Plan, state: ServerState, desk: _Desk, clients: list[str]
-) -> dict[str, Message]:
+def _fit(plan: Plan, state: ServerState, desk: _Desk, clients: list[str]) -> dict[str, Message]:
     request = encode({}, {"round": desk.round})
     accepted = {}
     for client, reply in desk.ask("fit", dict.fromkeys(clients, request)).items():

@@ -77,9 +77,9 @@ def find_strategy(name: str) -> Strategy:
     if name in STRATEGIES:
         return STRATEGIES[name]
     near = difflib.get_close_matches(name, STRATEGIES, n=1)
-    hint = f"; did you mean {near[0]}?" if near else ""
+    hint = f"did you mean {near[0]}? " if near else ""
     allowed = ", ".join(sorted(STRATEGIES))
-    raise InputError(f"strategy: unknown name {name!r}{hint} allowed: {allowed}")
+    raise InputError(f"strategy: unknown name {name!r}; {hint}allowed: {allowed}")
 
 
 def identity(view: View) -> Tensor:

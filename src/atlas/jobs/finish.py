@@ -45,7 +45,10 @@ def _has_shadow(federation: Federation) -> bool:
     return federation.config.alone and federation.plan.strategy.pool == "none"
 
 
-def _ask_all(federation: Federation, task: TaskName, facts: Mapping[str, object]) -> dict[str, bytes]:
+def ask_all(
+    federation: Federation, task: TaskName, facts: Mapping[str, object]
+) -> dict[str, bytes]:
+    """Ask every holder something that must not fail; a failure ends the run."""
     request = encode({}, facts)
     replies = federation.engine.ask(task, dict.fromkeys(federation.holders, request))
     for client, reply in sorted(replies.items()):
@@ -57,13 +60,13 @@ def _ask_all(federation: Federation, task: TaskName, facts: Mapping[str, object]
 def _test(federation: Federation, arm: str) -> dict[str, Scores]:
     """Test scores of every member client."""
     found: dict[str, Scores] = {}
-    for reply in _ask_all(federation, "evaluate", {"split": "test", "arm": arm}).values():
+    for reply in ask_all(federation, "evaluate", {"split": "test", "arm": arm}).values():
         found |= decode(reply).facts["members"]
     return found
 
 
 def _adapters(federation: Federation) -> dict[str, dict[str, Tensor]]:
-    replies = _ask_all(federation, "adapter", {"arm": "final"})
+    replies = ask_all(federation, "adapter", {"arm": "final"})
     return {client: decode(reply).tensors for client, reply in replies.items()}
 
 

@@ -17,10 +17,9 @@ from atlas.config.load import dump_config, load_resolved
 from atlas.config.models import FederationConfig
 from atlas.engines.local import Progress
 from atlas.errors import InputError
-from atlas.federation.message import encode
 from atlas.federation.rounds import Observe, ServerState, run_rounds
 from atlas.federation.transport import Failure
-from atlas.jobs.finish import finish
+from atlas.jobs.finish import ask_all, finish
 from atlas.runs.checkpoint import Checkpoint, latest_round, save_round
 from atlas.runs.events import EventLog, drop_after_round
 from atlas.runs.folder import RunFolder, write_text_atomic
@@ -91,9 +90,9 @@ def _carry_on(federation: Federation, folder: RunFolder, watch: Watch | None) ->
             observe("started" if saved is None else "resumed", _facts(federation))
 
             def after_round(state: ServerState) -> bool:
-                seconds = before + time.perf_counter() - began
-                save(federation, folder, seconds)
+                # Events first: a saved round must never be without its history.
                 log.sync()
+                save(federation, folder, before + time.perf_counter() - began)
                 return not stop.requested
 
             done = run_rounds(
@@ -121,15 +120,14 @@ def _facts(federation: Federation) -> dict[str, object]:
         "rounds": federation.plan.rounds,
         "after": federation.state.round,
         "strategy": federation.plan.strategy.name,
-        "clients": {h.id: h.data.task.name for h in federation.holders.values()},
+        "tasks": {m.id: m.task.name for h in federation.holders.values() for m in h.members},
     }
 
 
 def save(federation: Federation, folder: RunFolder, seconds: float) -> None:
     """Save the round just finished: the server's adapters and every client's own state."""
     state = federation.state
-    replies = federation.engine.ask("save", dict.fromkeys(federation.holders, encode({}, {})))
-    blobs = {client: reply for client, reply in replies.items() if not isinstance(reply, Failure)}
+    blobs = ask_all(federation, "save", {})
     tensors = {
         f"{backbone}|{name}": value
         for backbone, cohort in state.cohorts.items()
@@ -169,5 +167,5 @@ def restore(federation: Federation, saved: Checkpoint) -> float:
 
 def _fitting(value: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
     if value.shape != like.shape or value.dtype != like.dtype:
-        raise ValueError(f"a tensor of shape {tuple(value.shape)} where {tuple(like.shape)} belongs")
+        raise ValueError(f"a tensor has shape {tuple(value.shape)}, not {tuple(like.shape)}")
     return value.to(like.device)

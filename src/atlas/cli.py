@@ -1,0 +1,224 @@
+"""The verbs; each reads its arguments, calls a job and shows what came of it.
+
+Nothing heavy is imported before a verb needs it, so that `atlas --help` answers at once.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from atlas import __version__
+from atlas.errors import InputError
+
+app = typer.Typer(
+    help="Language models made personal per token, per round and per federation.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
+Out = Annotated[Path, typer.Option("--out", help="Folder that holds run folders.")]
+Client = Annotated[str, typer.Option("--client", help="Client id.")]
+Run = Annotated[str, typer.Argument(help="A run folder, or the name of one under --out.")]
+RUNS = Path("runs")
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"atlas {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    del version
+
+
+@app.command()
+def run(
+    source: Annotated[str, typer.Argument(help="A preset's name or a YAML file.")] = "demo",
+    overrides: Annotated[list[str] | None, typer.Argument(help="key=value settings.")] = None,
+    out: Out = RUNS,
+    as_json: Json = False,
+) -> None:
+    """Run a job: a preset or a YAML file, with key=value settings on top."""
+    from atlas.config.load import load_config
+    from atlas.jobs.run import start_run
+    from atlas.report.live import live_display
+
+    if "=" in source and not Path(source).exists():
+        source, overrides = "demo", [source, *(overrides or [])]
+    config = load_config(source, overrides or [])
+    with live_display(_console(to_stderr=as_json)) as display:
+        finished = start_run(config, out, display.event, display.step)
+    _show_finished(finished, as_json)
+
+
+@app.command()
+def resume(name: Run, out: Out = RUNS, as_json: Json = False) -> None:
+    """Go on with a stopped or killed run from its last saved round."""
+    from atlas.jobs.run import resume_run
+    from atlas.jobs.show import find_run
+    from atlas.report.live import live_display
+
+    folder = find_run(name, out)
+    with live_display(_console(to_stderr=as_json)) as display:
+        finished = resume_run(folder.path, display.event, display.step)
+    _show_finished(finished, as_json)
+
+
+@app.command()
+def show(
+    name: Annotated[str | None, typer.Argument(help="A run folder or name; none: all.")] = None,
+    out: Out = RUNS,
+    as_json: Json = False,
+) -> None:
+    """List runs, or show one run's summary."""
+    from atlas.jobs.show import describe_run, find_run, list_runs
+    from atlas.report.tables import client_table, runs_table
+
+    if name is None:
+        rows = list_runs(out)
+        _print(rows, as_json, lambda: runs_table(rows))
+        return
+    found = describe_run(find_run(name, out))
+    if found["summary"] is None:
+        _print(found, as_json, lambda: runs_table([found]))
+    else:
+        _print(found["summary"], as_json, lambda: client_table(found["summary"], found["tasks"]))
+
+
+@app.command()
+def export(
+    name: Run,
+    client: Client,
+    to: Annotated[Path, typer.Option("--to", help="Folder to write.")],
+    merged: Annotated[bool, typer.Option("--merged", help="Write the whole merged model.")] = False,
+    out: Out = RUNS,
+    as_json: Json = False,
+) -> None:
+    """Write one client's adapter as a plain PEFT folder, or merged into the model."""
+    from atlas.jobs.answer import export_client, export_merged
+    from atlas.jobs.show import find_run
+
+    write = export_merged if merged else export_client
+    write(find_run(name, out), client, to)
+    result = {"client": client, "folder": str(to), "merged": merged}
+    _print(result, as_json, lambda: f"{'model' if merged else 'adapter'} of {client} is in {to}")
+
+
+@app.command()
+def predict(
+    name: Run,
+    texts: Annotated[list[str], typer.Argument(help="The text, or one per text field.")],
+    client: Client,
+    out: Out = RUNS,
+    as_json: Json = False,
+) -> None:
+    """Answer as one client's model would."""
+    from atlas.jobs.answer import predict_texts
+    from atlas.jobs.show import find_run
+
+    result = predict_texts(find_run(name, out), client, texts)
+
+    def text() -> str:
+        if "probabilities" not in result:
+            return str(result["answer"])
+        shares = result["probabilities"].items()
+        return f"{result['answer']}  ({', '.join(f'{k} {v:.3f}' for k, v in shares)})"
+
+    _print(result, as_json, text)
+
+
+@app.command("eval")
+def evaluate(
+    name: Run,
+    file: Annotated[Path, typer.Argument(help="Labelled JSONL or CSV file.")],
+    client: Client,
+    out: Out = RUNS,
+    as_json: Json = False,
+) -> None:
+    """Score one client's model on a labelled file."""
+    from atlas.jobs.answer import evaluate_file
+    from atlas.jobs.show import find_run
+
+    result = evaluate_file(find_run(name, out), client, file)
+    _print(result, as_json, lambda: "\n".join(f"{k:>18}  {_value(v)}" for k, v in result.items()))
+
+
+@app.command()
+def doctor(as_json: Json = False) -> None:
+    """Say what is installed and what each extra unlocks."""
+    from atlas.jobs.doctor import examine, findings_table
+
+    found = examine()
+    _print(found, as_json, lambda: findings_table(found))
+
+
+def _value(value: object) -> str:
+    return f"{value:.4f}" if isinstance(value, float) else str(value)
+
+
+def _console(*, to_stderr: bool) -> Any:  # noqa: ANN401 - rich is imported late
+    from rich.console import Console
+
+    return Console(stderr=to_stderr)
+
+
+def _print(result: object, as_json: bool, render: Any) -> None:  # noqa: ANN401
+    """JSON for machines; otherwise whatever `render` makes for people."""
+    if as_json:
+        typer.echo(json.dumps(result, indent=2, sort_keys=True))
+    else:
+        shown = render()
+        if isinstance(shown, str):
+            typer.echo(shown)
+        else:
+            _console(to_stderr=False).print(shown)
+
+
+def _show_finished(finished: Any, as_json: bool) -> None:  # noqa: ANN401
+    """The table (or JSON) of a finished run and where its results are."""
+    from atlas.jobs.show import describe_run
+    from atlas.report.tables import client_table
+
+    folder = finished.folder
+    if finished.summary is None:
+        done = describe_run(folder)
+        result: Mapping[str, object] = {"run": str(folder.path), "stopped_after": done["done"]}
+        _print(
+            result,
+            as_json,
+            lambda: f"stopped after round {done['done']}; go on with: atlas resume {folder.path}",
+        )  # noqa: E501
+        return
+    tasks = describe_run(folder)["tasks"]
+    _print(finished.summary, as_json, lambda: client_table(finished.summary, tasks))
+    if not as_json:
+        typer.echo(f"run folder: {folder.path}   adapters: {folder.adapters}")
+
+
+def main() -> None:
+    """Run the command line; bad input exits with 2, a failed run with 1."""
+    try:
+        app()
+    except InputError as error:
+        typer.echo(f"error: {error}", err=True)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        typer.echo("interrupted; what was saved is kept", err=True)
+        sys.exit(130)
+    except (RuntimeError, OSError, MemoryError) as error:
+        typer.echo(f"failed: {type(error).__name__}: {error}", err=True)
+        sys.exit(1)

@@ -1,0 +1,3 @@
+"""Re-export of the error of bad input, for code that deals with settings."""
+
+from atlas.errors import InputError as InputError

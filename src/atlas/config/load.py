@@ -1,0 +1,155 @@
+"""Reads the settings of a run: a preset or a file, a size, and ``key=value`` overrides."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from importlib import resources
+from importlib.resources.abc import Traversable
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from atlas.config.explain import explain, nearest, show
+from atlas.config.models import FederationConfig
+from atlas.config.overrides import merge, parse_override, set_value
+from atlas.config.reading import parse_mapping, to_yaml
+from atlas.errors import InputError
+
+KINDS = {"federation": FederationConfig}
+_LATER = ("memory",)
+
+
+def preset_names() -> list[str]:
+    """Returns the names of the presets that come with the package, sorted."""
+    folder = _preset_folder()
+    if not folder.is_dir():
+        return []
+    names = [entry.name for entry in folder.iterdir()]
+    return sorted(name.removesuffix(".yaml") for name in names if name.endswith(".yaml"))
+
+
+def load_config(source: str, overrides: Sequence[str]) -> FederationConfig:
+    """Reads a whole configuration; later parts win: file, then size block, then overrides.
+
+    Args:
+        source: The name of a preset, or the path of a YAML file.
+        overrides: Texts such as ``train.lr=1e-3``; the value is read as YAML.
+
+    Returns:
+        The validated settings.
+
+    Raises:
+        InputError: Something is not allowed; one line per problem.
+    """
+    changes = [parse_override(text) for text in overrides]
+    settings = _resolve_size(_read_source(source), changes)
+    for path, value in changes:
+        if path != ["size"]:
+            set_value(settings, path, value)
+    return _validate(settings)
+
+
+def load_resolved(path: Path) -> FederationConfig:
+    """Reads back what `dump_config` wrote.
+
+    Args:
+        path: The file, usually a run's ``config.yaml``.
+
+    Returns:
+        The validated settings.
+
+    Raises:
+        InputError: The file cannot be read or is not a valid configuration.
+    """
+    return _validate(_read_file(path))
+
+
+def dump_config(config: FederationConfig) -> str:
+    """Writes every setting, defaults included, as YAML.
+
+    Args:
+        config: The settings.
+
+    Returns:
+        Text that loads back to an equal object; paths stay as given.
+    """
+    return to_yaml(config.model_dump(mode="json"))
+
+
+def _preset_folder() -> Traversable:
+    return resources.files("atlas") / "presets"
+
+
+def _read_source(source: str) -> dict[str, Any]:
+    """Reads a preset by its name, or a file by its path."""
+    presets = preset_names()
+    if source in presets:
+        data = (_preset_folder() / f"{source}.yaml").read_bytes()
+        return parse_mapping(data, f"preset {source}")
+    path = Path(source)
+    try:
+        found = path.is_file()
+    except OSError:  # A name that is too long for the file system is no file either.
+        found = False
+    if not found:
+        guess = nearest(source, presets)
+        hint = f" did you mean {guess}?" if guess else ""
+        raise InputError(
+            f"{show(source)}: neither a preset nor a file;{hint} presets: "
+            f"{', '.join(presets) or 'none'}"
+        )
+    return _read_file(path)
+
+
+def _read_file(path: Path) -> dict[str, Any]:
+    """Reads a YAML file."""
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {error.strerror}") from None
+    return parse_mapping(data, str(path))
+
+
+def _resolve_size(
+    settings: dict[str, Any], changes: Sequence[tuple[list[str], Any]]
+) -> dict[str, Any]:
+    """Merges the block of the chosen size into the settings and drops the other blocks."""
+    base = {key: value for key, value in settings.items() if key not in ("size", "sizes")}
+    sizes = settings.get("sizes") or {}
+    if not isinstance(sizes, dict):
+        raise InputError(f"sizes: {show(sizes)} is not a mapping; allowed: a mapping per size")
+    for name, block in sizes.items():
+        if not isinstance(block, dict):
+            raise InputError(f"sizes.{name}: {show(block)} is not a mapping of settings")
+    chosen = [value for path, value in changes if path == ["size"]]
+    size = chosen[-1] if chosen else settings.get("size")
+    if size is None:
+        return base
+    if not isinstance(size, str) or size not in sizes:
+        guess = nearest(str(size), sizes)
+        hint = f" did you mean {guess}?" if guess else ""
+        raise InputError(
+            f"size: {show(size)} is unknown;{hint} allowed: {', '.join(sizes) or 'none'}"
+        )
+    return merge(base, sizes[size])
+
+
+def _validate(settings: dict[str, Any]) -> FederationConfig:
+    """Checks plain values against the model of their kind."""
+    kind = settings.get("kind", "federation")
+    if kind in _LATER:
+        raise InputError(
+            f"kind: {show(kind)} is not in this release yet; allowed: {', '.join(KINDS)}"
+        )
+    if not isinstance(kind, str) or kind not in KINDS:
+        raise InputError(f"kind: {show(kind)} is unknown; allowed: {', '.join(KINDS)}")
+    model = KINDS[kind]
+    try:
+        # JSON input lets strict checks tell true from 1 and "1" from 1, and still read paths.
+        return model.model_validate_json(json.dumps(settings), strict=True)
+    except ValidationError as error:
+        raise InputError(explain(error, model)) from None
+    except RecursionError:
+        raise InputError("the settings are nested too deeply") from None

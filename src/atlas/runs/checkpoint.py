@@ -1,0 +1,212 @@
+"""Checkpoints of whole rounds that survive a kill at any moment.
+
+A round is written to a temporary folder beside its place, synced, and renamed. Its manifest is
+written last and holds the size and the SHA-256 of every file, so that a damaged round is noticed
+and the one before it used instead.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load as load_tensors
+from safetensors.torch import save as save_tensors
+
+from atlas.errors import InputError
+from atlas.runs.files import NAME, safe_child, sync_folder, write_synced
+
+_KEPT = 2
+_STATE, _META, _MANIFEST, _BLOBS = "state.safetensors", "meta.json", "manifest.json", "blobs"
+_FORMAT = 1
+_TEMPORARY = ".tmp-"
+_ROUND = re.compile(r"[0-9]{4,9}")
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """One saved round.
+
+    Attributes:
+        number: The round.
+        tensors: The saved tensors, on the CPU.
+        meta: The saved plain values.
+        blobs: The saved bytes by client.
+    """
+
+    number: int
+    tensors: dict[str, torch.Tensor]
+    meta: dict[str, object]
+    blobs: dict[str, bytes]
+
+
+class _Damaged(Exception):
+    """A round that cannot be used, and why."""
+
+
+def save_round(
+    rounds_dir: Path,
+    number: int,
+    *,
+    tensors: Mapping[str, torch.Tensor],
+    meta: Mapping[str, object],
+    blobs: Mapping[str, bytes],
+) -> None:
+    """Saves a round at once and keeps it and the one before.
+
+    The caller holds the run's lock: whatever is temporary in the folder is a dead process's.
+
+    Args:
+        rounds_dir: The folder of all rounds; made when missing.
+        number: The round, from 0.
+        tensors: The state of the federation.
+        meta: Plain values to go with it; mappings have text keys, so that they read back equal.
+        blobs: Bytes by client id.
+
+    Raises:
+        InputError: A blob's name is not a client id.
+        TypeError: The meta values have no JSON form that reads back equal.
+    """
+    if not 0 <= number < 10**9:
+        raise ValueError(f"round {number} is not a number from 0 to 999999999")
+    _check_keys(meta)
+    rounds_dir.mkdir(parents=True, exist_ok=True)
+    _remove_temporary(rounds_dir)
+    files = {
+        _STATE: save_tensors({name: _detached(tensor) for name, tensor in tensors.items()}),
+        _META: json.dumps(meta).encode("utf-8"),
+    }
+    folder = rounds_dir / f"{_TEMPORARY}{number:04d}"
+    (folder / _BLOBS).mkdir(parents=True)
+    for client, blob in blobs.items():
+        files[f"{_BLOBS}/{safe_child(folder / _BLOBS, client).name}"] = blob
+    _write_files(folder, number, files)
+    place = rounds_dir / f"{number:04d}"
+    if place.exists():  # Left damaged by an earlier life of this run, which now does it again.
+        _set_aside(place)
+    folder.rename(place)
+    sync_folder(rounds_dir)
+    _remove_superseded(rounds_dir, number)
+
+
+def latest_round(rounds_dir: Path) -> Checkpoint | None:
+    """Reads the newest round whose files are as they were written.
+
+    Args:
+        rounds_dir: The folder of all rounds.
+
+    Returns:
+        The round, or None when none was ever saved.
+
+    Raises:
+        InputError: There are rounds, but none of them is readable.
+    """
+    reasons = []
+    for number, folder in sorted(_saved(rounds_dir).items(), reverse=True):
+        try:
+            return _read_round(folder, number)
+        except _Damaged as damage:
+            reasons.append(f"{folder.name}: {damage}")
+    if reasons:
+        raise InputError(f"{rounds_dir}: no saved round is readable; {'; '.join(reasons)}")
+    return None
+
+
+def _write_files(folder: Path, number: int, files: Mapping[str, bytes]) -> None:
+    """Writes and syncs the files of a round, the manifest after everything it vouches for."""
+    for name, data in files.items():
+        write_synced(folder / name, data)
+    sync_folder(folder / _BLOBS)
+    sync_folder(folder)
+    entries = {name: _fingerprint(data) for name, data in files.items()}
+    manifest = {"format": _FORMAT, "round": number, "files": entries}
+    write_synced(folder / _MANIFEST, json.dumps(manifest, indent=1).encode("utf-8"))
+    sync_folder(folder)
+
+
+def _fingerprint(data: bytes) -> dict[str, object]:
+    return {"sha256": hashlib.sha256(data).hexdigest(), "size": len(data)}
+
+
+def _detached(tensor: torch.Tensor) -> torch.Tensor:
+    """Returns a copy with memory of its own, since safetensors refuses tensors that share it."""
+    return tensor.detach().to("cpu", copy=True).contiguous()
+
+
+def _check_keys(value: object) -> None:
+    """Refuses keys that JSON would quietly turn into text."""
+    if isinstance(value, Mapping):
+        for key, entry in value.items():
+            if not isinstance(key, str):
+                raise TypeError(f"the meta key {key!r} is not text and would not read back equal")
+            _check_keys(entry)
+    elif isinstance(value, list | tuple):
+        for entry in value:
+            _check_keys(entry)
+
+
+def _saved(rounds_dir: Path) -> dict[int, Path]:
+    """Returns the folders of saved rounds by number."""
+    if not rounds_dir.is_dir():
+        return {}
+    return {int(path.name): path for path in rounds_dir.iterdir() if _ROUND.fullmatch(path.name)}
+
+
+def _remove_superseded(rounds_dir: Path, number: int) -> None:
+    """Keeps the round just saved and the one before; later ones belong to an abandoned past."""
+    saved = _saved(rounds_dir)
+    kept = sorted((other for other in saved if other <= number), reverse=True)[:_KEPT]
+    for other in saved.keys() - set(kept):
+        _set_aside(saved[other])
+    _remove_temporary(rounds_dir)
+
+
+def _set_aside(place: Path) -> None:
+    """Takes a round away by one rename, so that no half-removed round is ever found."""
+    place.rename(place.with_name(f"{_TEMPORARY}old-{place.name}"))
+
+
+def _remove_temporary(rounds_dir: Path) -> None:
+    for path in rounds_dir.glob(f"{_TEMPORARY}*"):
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
+
+
+def _read_round(folder: Path, number: int) -> Checkpoint:
+    """Reads and verifies one round from the same bytes."""
+    try:
+        manifest = json.loads((folder / _MANIFEST).read_bytes())
+        if manifest["format"] != _FORMAT or manifest["round"] != number:
+            raise _Damaged("the manifest is of another round or format")
+        entries = dict(manifest["files"])
+        files = {name: _read_verified(folder, name, entry) for name, entry in entries.items()}
+        tensors = load_tensors(files.pop(_STATE))
+        meta = json.loads(files.pop(_META))
+    except OSError as error:
+        raise _Damaged(f"{Path(error.filename or folder).name}: {error.strerror}") from None
+    except (ValueError, TypeError, KeyError, RecursionError, SafetensorError) as error:
+        raise _Damaged(f"not a checkpoint ({type(error).__name__})") from None
+    if not isinstance(meta, dict):
+        raise _Damaged(f"{_META} is not a mapping")
+    blobs = {name.removeprefix(f"{_BLOBS}/"): data for name, data in files.items()}
+    return Checkpoint(number=number, tensors=tensors, meta=meta, blobs=blobs)
+
+
+def _read_verified(folder: Path, name: str, entry: object) -> bytes:
+    """Reads one file of a round and compares it with its entry in the manifest."""
+    parent, _, client = name.rpartition("/")
+    if name not in (_STATE, _META) and not (parent == _BLOBS and NAME.fullmatch(client)):
+        raise _Damaged(f"the manifest names a strange file {name!r}")
+    data = (folder / name).read_bytes()
+    if _fingerprint(data) != entry:
+        raise _Damaged(f"{name} is not as it was written")
+    return data

@@ -1,0 +1,132 @@
+"""Causal clients: loss on the answer only, choices ranked, answers generated, kinds side by side."""
+
+import numpy as np
+import pytest
+import torch
+
+from atlas.build import assemble
+from atlas.errors import InputError
+from atlas.federation.evaluate import majority_scores, score_choices
+from atlas.federation.message import decode, encode
+from atlas.federation.rounds import run_round
+from atlas.federation.task import ClientData, Example, Task
+from tests.helpers import make_client, make_config
+
+ECHO = Task("echo", "causal", ("q",), "a", metric="exact_match", prompt="Q: {q} A:")
+PICK = Task("pick", "causal", ("q",), "label", metric="accuracy", prompt="Q: {q} A:", choices="c")
+
+
+def free(seed, count):
+    draw = np.random.default_rng(seed)
+    words = ["ab", "cd", "ef"]
+    return tuple(
+        Example((f"Q: {w} A:",), -1, answer=f" {w}")
+        for w in (words[i] for i in draw.integers(0, 3, count))
+    )
+
+
+def chosen(seed, count):
+    draw = np.random.default_rng(seed)
+    choices = (" yes", " no", " maybe")
+    return tuple(
+        Example(("Q: what A:",), i, answer=choices[i], choices=choices)
+        for i in draw.integers(0, 3, count).tolist()
+    )
+
+
+def client(name, task, make, seed):
+    return ClientData(name, task, make(seed, 8), make(seed + 1, 4), make(seed + 2, 6), task.name)
+
+
+def causal_config(**changes):
+    backbone = {"name": "tiny-causal", "max_length": 40, "max_new_tokens": 4}
+    return make_config(backbone=backbone, train={"lr": 0.03}, **changes)
+
+
+def test_causal_and_classification_clients_share_one_backbone():
+    clients = [
+        client("e1", ECHO, free, 1),
+        client("e2", ECHO, free, 4),
+        client("p1", PICK, chosen, 7),
+        make_client("s1", seed=3),
+    ]
+    federation = assemble(causal_config(rounds=4), clients)
+    assert [sorted(group.holders) for group in federation.engine.groups] == [
+        ["e1", "e2", "p1"],
+        ["s1"],
+    ]
+    assert list(federation.state.cohorts) == ["tiny-causal"]
+    losses = []
+    for _ in range(4):
+        run_round(
+            federation.plan,
+            federation.state,
+            federation.engine,
+            lambda event, fields: losses.append(fields["loss"]) if event == "fitted" else None,
+        )
+    assert not federation.state.failures
+    assert not federation.state.refused
+    assert np.mean(losses[-4:]) < np.mean(losses[:4])
+    request = encode({}, {"split": "test", "arm": "final"})
+    replies = federation.engine.ask("evaluate", dict.fromkeys(federation.holders, request))
+    scores = {c: decode(r).facts["members"][c] for c, r in replies.items()}
+    assert set(scores["e1"]) == {"loss", "exact_match", "token_f1", "accuracy", "score"}
+    assert set(scores["p1"]) == {"loss", "accuracy", "score"}
+    assert scores["s1"]["score"] == scores["s1"]["accuracy"]
+    assert all(np.isfinite(list(found.values())).all() for found in scores.values())
+    # Causal clients have no head of their own; their body was mixed with the classifier's.
+    held = federation.engine.groups[0].arms["held"].take("e1")
+    assert not [name for name in held if name.startswith("head/")]
+
+
+def test_only_answer_tokens_carry_loss():
+    federation = assemble(causal_config(), [client("e1", ECHO, free, 1)])
+    group = federation.engine.groups[0]
+    batch = group.store.batch([group.store.rows("e1/train")[:1]])
+    example = federation.holders["e1"].data.train[0]
+    carried = int((batch.targets >= 0).sum())
+    tokenizer = group.model.backbone.tokenizer
+    answer = tokenizer(example.answer, add_special_tokens=False)["input_ids"]
+    assert carried == len(answer) + 1  # and the end of the text
+
+
+def test_choices_are_ranked_by_loss_per_token():
+    examples = chosen(0, 2)
+    losses = np.array([3.0, 1.0, 2.0, 0.1, 5.0, 5.0])
+    wanted = np.mean([examples[0].label == 1, examples[1].label == 0])
+    assert score_choices(losses, examples)["accuracy"] == wanted
+
+
+def test_majority_of_free_answers_and_choices():
+    examples = free(1, 9)
+    answers = [example.answer for example in examples]
+    common = max(set(answers), key=answers.count)
+    assert majority_scores(ECHO, examples, examples)["score"] == answers.count(common) / 9
+    some = chosen(3, 9)
+    labels = [example.label for example in some]
+    top = max(np.bincount(labels)) / 9
+    assert majority_scores(PICK, some, some)["score"] == pytest.approx(top)
+
+
+def test_a_causal_task_on_an_encoder_is_refused():
+    with pytest.raises(InputError, match="client e1: task 'echo' is causal, but backbone 'tiny'"):
+        assemble(make_config(), [client("e1", ECHO, free, 1)])
+
+
+def test_generation_sees_the_adapter():
+    federation = assemble(causal_config(), [client("e1", ECHO, free, 1)])
+    group = federation.engine.groups[0]
+    from atlas.federation.evaluate import generate_answers
+    from atlas.federation.forward import stack_cohorts
+
+    stack = stack_cohorts([group.arms["held"]])
+    plain = generate_answers(group.model, stack, ["Q: ab A:"], 4)
+    loud = {
+        name: torch.randn(value.shape, generator=torch.Generator().manual_seed(2)) * 2
+        for name, value in stack.tensors.items()
+    }
+    changed = generate_answers(
+        group.model, stack.__class__(loud, stack.scales, stack.labels), ["Q: ab A:"], 4
+    )
+    assert plain == group.model.backbone.generate(["Q: ab A:"], 4)
+    assert changed != plain

@@ -1,0 +1,124 @@
+"""Summaries against their schema, and machine facts."""
+
+from __future__ import annotations
+
+import copy
+import getpass
+import json
+import math
+import socket
+
+import jsonschema
+import pytest
+
+from atlas.errors import InputError
+from atlas.runs.machine import machine_facts
+from atlas.runs.summary import read_summary, schema, write_summary
+
+SCORES = {"mean": 0.6, "spread": 0.1, "worst": 0.5, "clients": {"a": 0.5, "b": 0.7}}
+MINIMAL = {
+    "kind": "federation",
+    "strategy": "fedavg",
+    "rounds": 3,
+    "seed": 0,
+    "seconds": 1.5,
+    "score": SCORES,
+    "metrics": {"a": "accuracy", "b": "matthews"},
+    "accuracy": SCORES,
+    "majority": {"clients": {"a": 0.5, "b": 0.5}},
+    "bytes": {"up": 3, "down": 4, "clients": {"a": {"up": 3, "down": 4}}},
+    "ranks": {"a": [2, 4], "b": [8, 8]},
+    "refused": [{"round": 1, "client": "a", "reason": "norm 1e9 is above 100"}],
+    "failures": [],
+    "adapters_sha256": "0" * 64,
+}
+FULL = MINIMAL | {
+    "alone": {"mean": 0.5, "clients": {"a": 0.4, "b": 0.6}},
+    "gain": {"mean": 0.1, "worst": 0.1},
+    "clusters": {"k": 1, "silhouette": None, "purity": 1, "ari": 0, "labels": {"a": 0, "b": 0}},
+}
+
+
+def is_valid(summary):
+    return jsonschema.Draft202012Validator(schema()).is_valid(summary)
+
+
+def test_the_schema_is_one_and_takes_whole_summaries():
+    jsonschema.Draft202012Validator.check_schema(schema())
+    assert is_valid(MINIMAL) and is_valid(FULL)
+
+
+@pytest.mark.parametrize("key", sorted(FULL))
+def test_every_key_has_its_form(key):
+    broken = copy.deepcopy(FULL)
+    broken[key] = {"surprise": 1}
+    assert not is_valid(broken)
+    del broken[key]
+    assert is_valid(broken) == (key == "clusters"), "only clusters may be left out by itself"
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        ("extra", 1),
+        ("score.extra", 1),
+        ("score.clients.a", "good"),
+        ("score.clients.a b", 1),
+        ("score.mean", None),
+        ("bytes.up", -1),
+        ("bytes.clients.a.up", 1.5),
+        ("ranks.a", [-1]),
+        ("adapters_sha256", "x"),
+        ("clusters.silhouette", 2),
+        ("metrics.a", ""),
+    ],
+)
+def test_bad_values_are_not_valid(path, value):
+    broken = copy.deepcopy(FULL)
+    *parents, last = path.split(".")
+    holder = broken
+    for parent in parents:
+        holder = holder[parent]
+    holder[last] = value
+    assert not is_valid(broken)
+
+
+def test_a_summary_reads_back_with_sorted_keys(tmp_path):
+    path = tmp_path / "summary.json"
+    write_summary(path, FULL)
+    assert read_summary(path) == FULL
+    assert list(read_summary(path)) == sorted(FULL)
+    write_summary(path, FULL | {"clusters": FULL["clusters"] | {"silhouette": math.nan}})
+    assert read_summary(path) == FULL
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (b"{", "not JSON"),
+        (b"\xff", "not JSON"),
+        (b"[]", "expected a JSON object"),
+        (b'{"kind": "federation"}', "strategy, rounds, .* missing"),
+    ],
+)
+def test_a_malformed_summary_is_bad_input(tmp_path, data, message):
+    path = tmp_path / "summary.json"
+    path.write_bytes(data)
+    with pytest.raises(InputError, match=message):
+        read_summary(path)
+
+
+def test_a_missing_summary_is_bad_input(tmp_path):
+    with pytest.raises(InputError, match="cannot be read"):
+        read_summary(tmp_path / "summary.json")
+
+
+def test_machine_facts_name_versions_and_nobody():
+    facts = machine_facts(threads=2)
+    assert facts["threads"] == 2 and "threads" not in machine_facts()
+    assert set(facts["versions"]) == {"torch", "transformers", "peft", "safetensors", "numpy"}
+    assert all(isinstance(version, str) for version in facts["versions"].values())
+    assert facts["cpus"] >= 1 and facts["memory_bytes"] > 2**20
+    values = [value for value in json.loads(json.dumps(facts)).values() if isinstance(value, str)]
+    assert socket.gethostname() not in values and getpass.getuser() not in values
+    assert not any("/" in value for value in values)
