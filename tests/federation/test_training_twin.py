@@ -102,13 +102,9 @@ class Twin:
 def run_both(settings, sizes):
     model = make_model()
     tasks = [make_task(), make_task("shape", ("a", "b", "c")), make_task()]
-    clients = [
-        make_client(f"c{i}", tasks[i], train=size, seed=i) for i, size in enumerate(sizes)
-    ]
+    clients = [make_client(f"c{i}", tasks[i], train=size, seed=i) for i, size in enumerate(sizes)]
     ranks = [(1, 2, 3, 4, 5, 6), (8,) * 6, (3,) * 6]
-    members = [
-        Member(c.id, r, c.task.label_set) for c, r in zip(clients, ranks, strict=True)
-    ]
+    members = [Member(c.id, r, c.task.label_set) for c, r in zip(clients, ranks, strict=True)]
     cohort = initial_cohort(model.layout, members, seed=7, dtype=torch.float64)
     parts = {}
     for client in clients:
@@ -116,8 +112,7 @@ def run_both(settings, sizes):
         parts[f"{client.id}/validation"] = (client.task, client.validation)
     store = ExampleStore(model, parts, 64, cache_bytes=2**30)
     lessons = [
-        Lesson(c.id, store.rows(f"{c.id}/train"), store.rows(f"{c.id}/validation"))
-        for c in clients
+        Lesson(c.id, store.rows(f"{c.id}/train"), store.rows(f"{c.id}/validation")) for c in clients
     ]
     fitted = fit(store, stack_cohorts([cohort]), lessons, settings, CLOCK)
     result = cohort.__class__(cohort.layout, cohort.members, fitted.stack.tensors)

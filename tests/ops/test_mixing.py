@@ -43,7 +43,7 @@ def test_product_mixture_is_the_truncated_dense_mixture(ranks):
     new = dense(*mix_product(a, b, sizes, scales, weights), scales)
     own = dense(a, b, scales)
     for k, rank in enumerate(ranks):
-        wanted = truncated(sum(weights[k, l] * own[l] for l in range(len(ranks))), rank)
+        wanted = truncated(sum(weights[k, j] * own[j] for j in range(len(ranks))), rank)
         assert torch.allclose(new[k], wanted, atol=1e-10, rtol=0)
 
 
@@ -163,8 +163,8 @@ def test_rows_mix_like_a_double_loop():
     mixed = mix_rows(values, weights)
     for k in range(4):
         wanted = torch.zeros(3, 2, dtype=torch.float64)
-        for l in range(4):
-            wanted += weights[k, l] * values[l]
+        for j in range(4):
+            wanted += weights[k, j] * values[j]
         assert torch.allclose(mixed[k], wanted, atol=1e-12)
 
 

@@ -41,6 +41,7 @@ class Group:
     judged: dict[str, dict[str, Judgement]] = field(default_factory=dict)
     accepts: dict[str, float] = field(default_factory=dict)
     _store: ExampleStore | None = None
+    _test_store: ExampleStore | None = None
 
     @property
     def store(self) -> ExampleStore:
@@ -52,6 +53,14 @@ class Group:
                 parts[f"{name}/validation"] = (holder.data.task, holder.data.validation)
             self._store = self.new_store(parts)
         return self._store
+
+    @property
+    def test_store(self) -> ExampleStore:
+        """Test examples of all members; first used, and so first read, at the end of a run."""
+        if self._test_store is None:
+            members = [m for holder in self.holders.values() for m in holder.members]
+            self._test_store = self.new_store({m.id: (m.task, m.test) for m in members})
+        return self._test_store
 
     def new_store(self, parts: Mapping[str, Part]) -> ExampleStore:
         """A store of other examples for the same model."""

@@ -15,7 +15,7 @@ def score_on_test(
 ) -> dict[str, dict[str, Scores]]:
     """Scores of every member on its own test data, by holder and member."""
     judged = [(client, member) for client in clients for member in group.holders[client].members]
-    store = group.new_store({member.id: (member.task, member.test) for _, member in judged})
+    store = group.test_store
     rows = stack_cohorts([cohort.select([client for client, _ in judged])])
     picks = [store.rows(member.id) for _, member in judged]
     found = score_labels(store, rows, picks, [member.task for _, member in judged])

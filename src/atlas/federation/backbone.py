@@ -26,8 +26,8 @@ class Inputs:
         ids: Token ids [N, T].
         mask: True at real tokens [N, T].
         types: Segment ids [N, T], zeros where the model has none.
-        targets: Causal tasks: the token expected *at* each position (shifted), -100 where no
-            loss is taken [N, T]. None for classification.
+        targets: Causal tasks: the token that should follow each position, -100 where no loss is
+            taken [N, T]. None for classification.
     """
 
     ids: Tensor
@@ -84,6 +84,10 @@ class Backbone(Protocol):
 
     def linears(self, index: int) -> dict[str, nn.Linear]:
         """The linear modules of a block by full name, such as `encoder.layer.4.output.dense`."""
+        ...
+
+    def select(self, block: int, modules: Sequence[str]) -> tuple[str, ...]:
+        """Full names of the block's linear modules meant by short names or suffixes."""
         ...
 
     def features(self, hidden: Tensor, mask: Tensor) -> Tensor:

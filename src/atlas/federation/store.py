@@ -55,6 +55,15 @@ class ExampleStore:
         """Positions of one part's examples."""
         return self._rows[part]
 
+    def without_ends(self) -> ExampleStore:
+        """The same store with no loss on each example's last target, the end of the text.
+
+        Ranking choices asks how well a choice fits, not how surely the text stops after it.
+        """
+        if self.targets is not None:
+            self.targets[self.offsets + self.lengths - 1] = -100
+        return self
+
     def batch(self, picks: Sequence[Rows]) -> Batch:
         """The examples picked for each row of a stack, padded to a rectangle."""
         device = self.labels.device

@@ -6,7 +6,6 @@ The file defines a `Strategy` and passes it to `register`; the line imports the 
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
@@ -14,6 +13,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from atlas.config.explain import nearest
 from atlas.errors import InputError
 
 
@@ -76,8 +76,8 @@ def find_strategy(name: str) -> Strategy:
     """The strategy of that name; an unknown one is refused with the nearest match."""
     if name in STRATEGIES:
         return STRATEGIES[name]
-    near = difflib.get_close_matches(name, STRATEGIES, n=1)
-    hint = f"did you mean {near[0]}? " if near else ""
+    near = nearest(name, STRATEGIES)
+    hint = f"did you mean {near}? " if near else ""
     allowed = ", ".join(sorted(STRATEGIES))
     raise InputError(f"strategy: unknown name {name!r}; {hint}allowed: {allowed}")
 

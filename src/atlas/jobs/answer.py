@@ -15,8 +15,8 @@ from atlas.backbones.transformer import TransformerBackbone
 from atlas.build import open_backbone, text_limits
 from atlas.config.load import load_resolved
 from atlas.config.models import FederationConfig
+from atlas.data.examples import read_example
 from atlas.data.files import read_records
-from atlas.data.tasks import read_example
 from atlas.errors import InputError
 from atlas.federation.cohort import Layout, Member, initial_cohort
 from atlas.federation.evaluate import Limits, generate_answers, score_answers, score_labels
@@ -102,7 +102,7 @@ def predict_texts(folder: RunFolder, client: str, texts: Sequence[str]) -> dict[
 def evaluate_file(folder: RunFolder, client: str, file: Path) -> dict[str, Any]:
     """All scores of a client's model on a labelled JSONL or CSV file."""
     chosen = open_client(folder, client)
-    examples = [read_example(chosen.task, r, f"{file}:{line}") for line, r in read_records(file)]
+    examples = [read_example(chosen.task, record, record.where) for record in read_records(file)]
     store = chosen.store(examples)
     scores = score_labels(store, chosen.stack, [store.rows("all")], [chosen.task])[0]
     if chosen.task.kind == "causal":

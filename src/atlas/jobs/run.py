@@ -20,6 +20,7 @@ from atlas.errors import InputError
 from atlas.federation.rounds import Observe, ServerState, run_rounds
 from atlas.federation.transport import Failure
 from atlas.jobs.finish import ask_all, finish
+from atlas.report.plots import plot_run
 from atlas.runs.checkpoint import Checkpoint, latest_round, save_round
 from atlas.runs.events import EventLog, drop_after_round
 from atlas.runs.folder import RunFolder, write_text_atomic
@@ -103,6 +104,7 @@ def _carry_on(federation: Federation, folder: RunFolder, watch: Watch | None) ->
                 return Finished(folder, None)
             seconds = before + time.perf_counter() - began
             summary = finish(federation, folder, observe, seconds)
+            plot_run(folder)
             return Finished(folder, summary)
 
 

@@ -97,6 +97,11 @@ class RunFolder:
         return self.path / "adapters"
 
     @property
+    def plots(self) -> Path:
+        """Pictures of the run."""
+        return self.path / "plots"
+
+    @property
     def summary(self) -> Path:
         """The results."""
         return self.path / "summary.json"

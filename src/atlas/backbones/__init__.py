@@ -1,0 +1,1 @@
+"""The edge to transformers and PEFT: frozen models behind the `Backbone` protocol."""

@@ -1,0 +1,107 @@
+"""How blocks are called: their attention masks and what they need to know of positions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
+
+import torch
+from torch import Tensor
+from transformers.masking_utils import (
+    create_bidirectional_mask,
+    create_causal_mask,
+    create_sliding_window_causal_mask,
+)
+
+# What the library hands over is not typed here.
+Model: TypeAlias = Any
+Config: TypeAlias = Any
+Tokenizer: TypeAlias = Any
+Position: TypeAlias = Any
+MaskKind = Literal["bidirectional", "causal"]
+
+FULL = "full_attention"
+SLIDING = "sliding_attention"
+
+
+@dataclass(frozen=True)
+class Context:
+    """What the blocks need beside their input.
+
+    Attributes:
+        masks: Attention mask by attention kind (only sliding-window models have two).
+        position: Rotary angles, relative position bias, or None.
+    """
+
+    masks: Mapping[str, Tensor]
+    position: Position
+
+
+def no_position(body: Model, hidden: Tensor) -> None:
+    """Positions are part of the embeddings."""
+    del body, hidden
+
+
+def relative_bias(body: Model, hidden: Tensor) -> Tensor:
+    """The bias of every pair of places [N, heads, T, T]."""
+    bias: Tensor = body.encoder.compute_position_bias(hidden)
+    return bias
+
+
+def rotary(body: Model, hidden: Tensor) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+    """Place ids [1, T] and the angles of each."""
+    ids = torch.arange(hidden.shape[1], device=hidden.device)[None]
+    return ids, body.rotary_emb(hidden, position_ids=ids)
+
+
+def plain_block(block: Model, hidden: Tensor, mask: Tensor, position: Position) -> Tensor:
+    """A block that takes its input and the mask."""
+    del position
+    out: Tensor = block(hidden, mask)
+    return out
+
+
+def biased_block(block: Model, hidden: Tensor, mask: Tensor, position: Position) -> Tensor:
+    """A block that also takes a position bias."""
+    out: Tensor = block(hidden, mask, position)[0]
+    return out
+
+
+def rotary_block(block: Model, hidden: Tensor, mask: Tensor, position: Position) -> Tensor:
+    """A block that turns queries and keys by their places' angles."""
+    ids, angles = position
+    out: Tensor = block(hidden, attention_mask=mask, position_ids=ids, position_embeddings=angles)
+    return out
+
+
+def attention_kinds(kind: MaskKind, config: Config) -> tuple[str, ...]:
+    """The attention kind of each block."""
+    depth: int = config.num_hidden_layers
+    if kind == "bidirectional":
+        return (FULL,) * depth
+    if getattr(config, "layer_types", None):
+        return tuple(config.layer_types)
+    # Mistral has no list of kinds: one window size holds for all blocks.
+    windowed = getattr(config, "sliding_window", None) is not None
+    return (SLIDING if windowed else FULL,) * depth
+
+
+def attention_mask(
+    mask_kind: MaskKind, config: Config, kind: str, hidden: Tensor, mask: Tensor
+) -> Tensor:
+    """The mask that blocks of one attention kind take, from the padding mask [N, T].
+
+    It is always spelled out, also where no row is padded: otherwise other code would run, and a
+    row's result would depend on the padding of its neighbours.
+    """
+    if mask_kind == "bidirectional":
+        spelled: Tensor = create_bidirectional_mask(
+            config, hidden, attention_mask=mask, allow_is_bidirectional_skip=False
+        )
+        return spelled
+    create = create_sliding_window_causal_mask if kind == SLIDING else create_causal_mask
+    spelled = create(
+        config, hidden, attention_mask=mask, past_key_values=None, allow_is_causal_skip=False
+    )
+    return spelled

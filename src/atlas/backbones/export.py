@@ -1,0 +1,163 @@
+"""Adapters as plain PEFT folders, and merged models on request."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from safetensors.torch import save_file
+from torch import Tensor
+from transformers.models.auto.modeling_auto import (
+    MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
+    MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES,
+)
+
+from atlas.backbones.adapter import (
+    CONFIG,
+    ROOT,
+    WEIGHTS,
+    Adapter,
+    Layers,
+    check_base,
+    check_head,
+    check_layers,
+    describe_base,
+    load_adapter,
+)
+from atlas.backbones.blocks import Config
+from atlas.backbones.card import write_card
+from atlas.backbones.folder import MARKER, whole_folder
+from atlas.backbones.transformer import TransformerBackbone
+from atlas.federation.task import Task
+
+__all__ = ["Adapter", "check_base", "export_adapter", "load_adapter", "merge_adapter"]
+
+
+def export_adapter(  # noqa: PLR0913
+    folder: Path,
+    *,
+    backbone: TransformerBackbone,
+    task: Task,
+    layers: Layers,
+    alpha: float,
+    head: Mapping[str, Tensor],
+    card: Mapping[str, object],
+) -> None:
+    """Writes an adapter as a folder that plain PEFT loads.
+
+    Args:
+        folder: Where to write; an earlier export there is replaced as a whole.
+        backbone: The base model.
+        task: What the adapter was trained for.
+        layers: Name of a linear module inside the body to A [r, d_in] and B [d_out, r]; modules
+            of rank zero are left out, PEFT has no such thing.
+        alpha: The update of a module is alpha / r times B A.
+        head: Tensors of the classification head by full name, such as `classifier.weight`.
+        card: Facts for the model card.
+
+    Raises:
+        InputError: If tensors do not fit the base model, or `folder` holds something else.
+    """
+    kept = {name: pair for name, pair in layers.items() if pair[0].shape[0]}
+    check_layers(backbone, kept)
+    check_head(backbone, task, head)
+    start = f"{backbone.family.prefix}."
+    tensors = {ROOT + name: tensor for name, tensor in head.items()}
+    for name, (a, b) in kept.items():
+        tensors[f"{ROOT}{start}{name}.lora_A.weight"] = a
+        tensors[f"{ROOT}{start}{name}.lora_B.weight"] = b
+    ranks = {start + name: a.shape[0] for name, (a, _) in kept.items()}
+    about = {"format": 1, "task": asdict(task), "id2label": dict(enumerate(task.labels))}
+    about |= {"head": sorted(head), "backbone": describe_base(backbone)}
+    with whole_folder(folder) as fresh:
+        save_file(_plain(tensors), fresh / WEIGHTS, metadata={"format": "pt"})
+        _write_json(fresh / CONFIG, _peft_config(backbone, task, ranks, alpha))
+        _write_json(fresh / MARKER, about)
+        (fresh / "README.md").write_text(write_card(backbone, task, card), encoding="utf-8")
+
+
+def merge_adapter(folder: Path, *, backbone: TransformerBackbone, adapter: Adapter) -> None:
+    """Writes the base model with the adapter added in, as a full transformers folder.
+
+    Args:
+        folder: Where to write; an earlier export there is replaced as a whole.
+        backbone: The base model.
+        adapter: What `load_adapter` returned.
+
+    Raises:
+        InputError: If the adapter was trained on another base model.
+    """
+    check_base(adapter, backbone)
+    start = f"{backbone.family.prefix}."
+    if adapter.task.kind == "causal":
+        state = dict(backbone.model.state_dict())
+        if backbone.config.tie_word_embeddings:
+            del state["lm_head.weight"]  # one tensor under two names cannot be saved
+    else:
+        state = {start + name: tensor for name, tensor in backbone.body.state_dict().items()}
+    for name, (a, b) in adapter.layers.items():
+        key = f"{start}{name}.weight"
+        # Added in double: the sum is rounded once, to the base model's own precision.
+        update = b.double() @ a.double() * (adapter.alpha / a.shape[0])
+        state[key] = (state[key].cpu().double() + update.cpu()).to(backbone.dtype)
+    state |= {name: tensor.to(backbone.dtype) for name, tensor in adapter.head.items()}
+    with whole_folder(folder) as fresh:
+        save_file(_plain(state), fresh / "model.safetensors", metadata={"format": "pt"})
+        _merged_config(backbone, adapter.task).save_pretrained(fresh)
+        backbone.tokenizer.save_pretrained(fresh)
+        _write_json(fresh / MARKER, adapter.meta)
+
+
+def _peft_config(
+    backbone: TransformerBackbone, task: Task, ranks: Mapping[str, int], alpha: float
+) -> dict[str, Any]:
+    """The settings as PEFT itself would save them.
+
+    `rank_pattern` holds the ranks that differ from `r`; PEFT divides alpha by a module's own rank.
+    """
+    from peft import LoraConfig  # takes seconds to import, and only exports need it
+
+    largest = max(ranks.values())
+    start = f"{backbone.family.prefix}."
+    classifies = task.kind == "classification"
+    # PEFT saves whole modules: the pooler for `bert.pooler.dense`, MPNet's head for its layers.
+    heads = [layer.name.removeprefix(start).split(".")[0] for layer in backbone.head_layers]
+    config = LoraConfig(
+        r=largest,
+        lora_alpha=int(alpha) if float(alpha).is_integer() else alpha,
+        target_modules=list(ranks),
+        rank_pattern={name: rank for name, rank in ranks.items() if rank != largest},
+        modules_to_save=list(dict.fromkeys(heads)) if classifies else None,
+        task_type="SEQ_CLS" if classifies else "CAUSAL_LM",
+        base_model_name_or_path=backbone.source,
+        inference_mode=True,
+    )
+    # A set's order differs between processes; equal adapters are to be equal files.
+    return {k: sorted(v) if isinstance(v, set) else v for k, v in config.to_dict().items()}
+
+
+def _merged_config(backbone: TransformerBackbone, task: Task) -> Config:
+    """The base model's config as that of the task's model."""
+    config = copy.deepcopy(backbone.config)
+    names = MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+    if task.kind == "classification":
+        names = MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES
+        config.id2label = dict(enumerate(task.labels))
+        config.label2id = {label: index for index, label in enumerate(task.labels)}
+        config.pad_token_id = backbone.specials.pad
+    config.architectures = [names[config.model_type]]
+    config.dtype = backbone.dtype
+    return config
+
+
+def _plain(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Copies that safetensors takes: no views, no gradients, on the CPU."""
+    return {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
+
+
+def _write_json(path: Path, value: Mapping[str, Any]) -> None:
+    path.write_text(json.dumps(value, indent=2, sort_keys=True) + "\n", encoding="utf-8")

@@ -1,0 +1,165 @@
+"""What differs between model families, as one table.
+
+A family says where the parts of a model sit and how one of its blocks is called; everything else
+in this folder is written once for all families.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from atlas.backbones.blocks import (
+    MaskKind,
+    Model,
+    Position,
+    biased_block,
+    no_position,
+    plain_block,
+    relative_bias,
+    rotary,
+    rotary_block,
+)
+from atlas.errors import InputError
+from atlas.federation.backbone import Activation, HeadLayer
+
+
+@dataclass(frozen=True)
+class Family:
+    """How one family of models is cut into embeddings, blocks and head.
+
+    Attributes:
+        name: Family name.
+        model_types: The `model_type` values of config.json that belong to it.
+        prefix: Name of the body inside the models with a head.
+        embeddings: Path of the embedding module inside the body.
+        blocks: Path of the list of blocks inside the body.
+        mask: Whether tokens see the whole text or only what is before them.
+        modules: Short name of a linear module to its path inside a block.
+        head: Layers of the classification head: name, activation of its output.
+        head_bias: Whether the head layers have biases.
+        pooler: Path of a pooler that the classification model reads, or empty.
+        segments: Whether the embeddings take segment ids.
+        reserved: Positions of the position table that no token can take.
+        position: Computes what blocks need to know of positions.
+        run: Calls one block.
+    """
+
+    name: str
+    model_types: tuple[str, ...]
+    prefix: str
+    embeddings: str
+    blocks: str
+    mask: MaskKind
+    modules: Mapping[str, str]
+    head: tuple[tuple[str, Activation], ...]
+    head_bias: bool = True
+    pooler: str = ""
+    segments: bool = False
+    reserved: int = 0
+    position: Callable[[Model, Tensor], Position] = no_position
+    run: Callable[[Model, Tensor, Tensor, Position], Tensor] = plain_block
+
+    def head_layers(self, width: int, *, pooled: bool) -> tuple[HeadLayer, ...]:
+        """The trained head; a pooler that no checkpoint has trained is its first layer."""
+        layers = self.head
+        if self.pooler and not pooled:
+            layers = ((f"{self.prefix}.{self.pooler}.dense", "tanh"), *layers)
+        outs = [width] * (len(layers) - 1) + [0]
+        return tuple(
+            HeadLayer(name, d_in=width, d_out=out, bias=self.head_bias, activation=activation)
+            for (name, activation), out in zip(layers, outs, strict=True)
+        )
+
+
+_BERT_MLP = {"up": "intermediate.dense", "down": "output.dense"}
+
+FAMILIES = (
+    Family(
+        name="bert",
+        model_types=("bert",),
+        prefix="bert",
+        embeddings="embeddings",
+        blocks="encoder.layer",
+        mask="bidirectional",
+        modules={
+            "query": "attention.self.query",
+            "key": "attention.self.key",
+            "value": "attention.self.value",
+            "output": "attention.output.dense",
+            **_BERT_MLP,
+        },
+        head=(("classifier", "identity"),),
+        pooler="pooler",
+        segments=True,
+    ),
+    Family(
+        name="distilbert",
+        model_types=("distilbert",),
+        prefix="distilbert",
+        embeddings="embeddings",
+        blocks="transformer.layer",
+        mask="bidirectional",
+        modules={
+            "query": "attention.q_lin",
+            "key": "attention.k_lin",
+            "value": "attention.v_lin",
+            "output": "attention.out_lin",
+            "up": "ffn.lin1",
+            "down": "ffn.lin2",
+        },
+        head=(("pre_classifier", "relu"), ("classifier", "identity")),
+    ),
+    Family(
+        name="mpnet",
+        model_types=("mpnet",),
+        prefix="mpnet",
+        embeddings="embeddings",
+        blocks="encoder.layer",
+        mask="bidirectional",
+        modules={
+            "query": "attention.attn.q",
+            "key": "attention.attn.k",
+            "value": "attention.attn.v",
+            "output": "attention.attn.o",
+            **_BERT_MLP,
+        },
+        head=(("classifier.dense", "tanh"), ("classifier.out_proj", "identity")),
+        # MPNet numbers its tokens from 2 on.
+        reserved=2,
+        position=relative_bias,
+        run=biased_block,
+    ),
+    Family(
+        name="llama",
+        model_types=("llama", "mistral", "qwen2", "qwen3"),
+        prefix="model",
+        embeddings="embed_tokens",
+        blocks="layers",
+        mask="causal",
+        modules={
+            "query": "self_attn.q_proj",
+            "key": "self_attn.k_proj",
+            "value": "self_attn.v_proj",
+            "output": "self_attn.o_proj",
+            "up": "mlp.up_proj",
+            "down": "mlp.down_proj",
+            "gate": "mlp.gate_proj",
+        },
+        head=(("score", "identity"),),
+        head_bias=False,
+        position=rotary,
+        run=rotary_block,
+    ),
+)
+
+
+def find_family(model_type: str) -> Family:
+    """The family of a config.json's `model_type`."""
+    for family in FAMILIES:
+        if model_type in family.model_types:
+            return family
+    known = ", ".join(sorted(t for family in FAMILIES for t in family.model_types))
+    raise InputError(f"model_type {model_type!r} is not supported; supported: {known}")

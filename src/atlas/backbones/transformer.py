@@ -1,0 +1,205 @@
+"""A frozen transformers model behind the `Backbone` protocol."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from functools import cached_property
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+
+from atlas.backbones.blocks import Context, Model, Tokenizer, attention_kinds, attention_mask
+from atlas.backbones.families import find_family
+from atlas.backbones.generation import generate_greedily, take_stop_tokens
+from atlas.backbones.tokens import (
+    Specials,
+    causal_inputs,
+    classification_inputs,
+    encode,
+    prompt_row,
+    tokenizer_identity,
+)
+from atlas.errors import InputError
+from atlas.federation.backbone import Inputs
+from atlas.federation.task import Example, Task
+
+
+class TransformerBackbone:
+    """A frozen model in eval mode, cut into embed, blocks and head.
+
+    Attributes:
+        name: Short name: `minilm`, `tiny`, a hub id, or a folder's own name.
+        source: What model cards and PEFT configs call the base model; never a local path.
+        family: How the model is cut.
+        model: The whole model: the body alone for encoders, with `lm_head` for causal models.
+        body: The model without any head; names of linear modules are relative to it.
+        tokenizer: Its tokenizer.
+        tokenizer_id: By which equal tokenizers are known.
+        specials: Padding, start and end tokens.
+        max_positions: The longest input the model can take.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        tokenizer: Tokenizer,
+        *,
+        name: str,
+        source: str,
+        device: torch.device,
+        pooled: bool = True,
+    ) -> None:
+        """Freezes a loaded model.
+
+        Args:
+            model: Encoder body, or causal language model.
+            tokenizer: Its fast tokenizer.
+            name: Short name.
+            source: Public name of the base model.
+            device: Where to hold it.
+            pooled: Whether the checkpoint brought the weights of the pooler, if there is one.
+        """
+        self.name = name
+        self.source = source
+        self.family = find_family(model.config.model_type)
+        self.can_generate = self.family.mask == "causal"
+        self.model = model
+        self.body = getattr(model, self.family.prefix) if self.can_generate else model
+        self.config = self.body.config
+        self._pooled = bool(self.family.pooler) and pooled
+        if hasattr(self.body, "pooler") and not self._pooled:
+            # Random, or not part of the classification model: it must not pass for the checkpoint.
+            self.body.pooler = None
+        self.model.eval().requires_grad_(False).to(device)
+        self.device = device
+        self.dtype: torch.dtype = model.dtype
+        self._kinds = attention_kinds(self.family.mask, self.config)
+        self._embeddings = self.body.get_submodule(self.family.embeddings)
+        self._blocks = cast(nn.ModuleList, self.body.get_submodule(self.family.blocks))
+        self.depth = len(self._blocks)
+        self.width: int = self.config.hidden_size
+        self.head_layers = self.family.head_layers(self.width, pooled=self._pooled)
+        self.tokenizer = tokenizer
+        self.tokenizer_id = tokenizer_identity(tokenizer)
+        self.specials = Specials.of(tokenizer, self.config)
+        self.max_positions: int = self.config.max_position_embeddings - self.family.reserved
+        self._stops = take_stop_tokens(model, self.specials) if self.can_generate else ()
+
+    def tokenize(self, task: Task, examples: Sequence[Example], max_length: int) -> Inputs:
+        """Tokenise examples; causal answers are never truncated away, prompts are."""
+        if not 1 <= max_length <= self.max_positions:
+            raise InputError(
+                f"max_length {max_length}: backbone {self.name} takes 1 to {self.max_positions}"
+            )
+        if task.kind == "classification":
+            build = classification_inputs
+        else:
+            self._require_causal(f"the causal task {task.name!r}")
+            build = causal_inputs
+        inputs = build(self.tokenizer, examples, max_length, self.specials)
+        targets = None if inputs.targets is None else inputs.targets.to(self.device)
+        ids, mask, types = (t.to(self.device) for t in (inputs.ids, inputs.mask, inputs.types))
+        return Inputs(ids, mask, types, targets)
+
+    def embed(self, inputs: Inputs) -> Tensor:
+        """The input of block 0 [N, T, D]."""
+        if self.family.segments:
+            hidden: Tensor = self._embeddings(inputs.ids, token_type_ids=inputs.types)
+        else:
+            hidden = self._embeddings(inputs.ids)
+        return hidden
+
+    def context(self, hidden: Tensor, mask: Tensor) -> Context:
+        """What every block needs beside its input: attention masks and positions."""
+        masks = {
+            kind: attention_mask(self.family.mask, self.config, kind, hidden, mask)
+            for kind in sorted(set(self._kinds))
+        }
+        return Context(masks, self.family.position(self.body, hidden))
+
+    def block(self, index: int, hidden: Tensor, context: object) -> Tensor:
+        """Block `index` applied to [N, T, D]."""
+        given = cast(Context, context)
+        mask = given.masks[self._kinds[index]]
+        return self.family.run(self._blocks[index], hidden, mask, given.position)
+
+    def linears(self, index: int) -> dict[str, nn.Linear]:
+        """The linear modules of a block by full name inside the body."""
+        return {
+            f"{self.family.blocks}.{index}.{name}": module
+            for name, module in self._blocks[index].named_modules()
+            if isinstance(module, nn.Linear)
+        }
+
+    def select(self, block: int, modules: Sequence[str]) -> tuple[str, ...]:
+        """Full names of the linear modules of a block that are meant, in the model's order.
+
+        Args:
+            block: Index of the block.
+            modules: Short names such as `query`, or endings of the modules' own names.
+        """
+        start = f"{self.family.blocks}.{block}."
+        own = [name.removeprefix(start) for name in self.linears(block)]
+        chosen: set[str] = set()
+        for module in modules:
+            # A short name means one module, though its path may also be another one's ending.
+            exact = self.family.modules.get(module)
+            found = {n for n in own if n == exact or not exact and f".{n}".endswith(f".{module}")}
+            if not found:
+                allowed = ", ".join([*self.family.modules, *own])
+                raise InputError(f"module {module!r} is not in {self.name}; allowed: {allowed}")
+            chosen |= found
+        return tuple(start + name for name in own if name in chosen)
+
+    def features(self, hidden: Tensor, mask: Tensor) -> Tensor:
+        """What the classification head reads [N, D], from the last block's output."""
+        if not self.can_generate:
+            first: Tensor = self.body.pooler(hidden) if self._pooled else hidden[:, 0]
+            return first
+        last = (mask.long().sum(dim=1) - 1).clamp_min(0)
+        rows = torch.arange(len(hidden), device=hidden.device)
+        final: Tensor = self.body.norm(hidden[rows, last])
+        return final
+
+    def vocabulary_logits(self, hidden: Tensor) -> Tensor:
+        """Language-model logits [..., V] from rows of the last block's output [..., D]."""
+        self._require_causal("language-model logits")
+        logits: Tensor = self.model.lm_head(self.body.norm(hidden))
+        return logits
+
+    def generate(self, prompts: Sequence[str], max_new_tokens: int) -> list[str]:
+        """Greedy continuations of prompts, all in one batch [len(prompts), T, D]."""
+        self._require_causal("generation")
+        if max_new_tokens >= self.max_positions:
+            raise InputError(f"max_new_tokens {max_new_tokens}: must be below {self.max_positions}")
+        if not prompts or max_new_tokens < 1:
+            return [""] * len(prompts)
+        room = self.max_positions - max_new_tokens
+        rows = [prompt_row(ids, room, self.specials) for ids in encode(self.tokenizer, prompts)]
+        new = generate_greedily(self.model, rows, max_new_tokens, self.specials.pad, self._stops)
+        texts: list[str] = self.tokenizer.batch_decode(new, skip_special_tokens=True)
+        return texts
+
+    def _require_causal(self, what: str) -> None:
+        if not self.can_generate:
+            raise InputError(
+                f"backbone {self.name} ({self.family.name}) is an encoder: {what} needs a causal "
+                "model, such as tiny-causal or a folder with a llama, mistral or qwen model"
+            )
+
+    def fingerprint(self) -> str:
+        """sha256 over all parameters and buffers, to show that they never change."""
+        digest = hashlib.sha256()
+        tensors = {**dict(self.model.named_parameters()), **dict(self.model.named_buffers())}
+        for name in sorted(tensors):
+            value = tensors[name].detach().cpu().contiguous()
+            digest.update(f"{name}|{value.dtype}|{tuple(value.shape)}|".encode())
+            digest.update(value.reshape(-1).view(torch.uint8).numpy())
+        return digest.hexdigest()
+
+    @cached_property
+    def weights_id(self) -> str:
+        """The fingerprint as first taken, for exports: hashing anew for each would be slow."""
+        return self.fingerprint()

@@ -1,0 +1,80 @@
+"""Pictures of a run, drawn from its folder alone."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from atlas.runs.events import read_events
+from atlas.runs.folder import RunFolder
+from atlas.runs.summary import read_summary
+
+ALONE, FEDERATED, MAJORITY = "#9aa5b1", "#2563a8", "#c2410c"
+
+
+def plot_run(folder: RunFolder) -> None:
+    """Draw validation over rounds and every client's result into `plots/clients.png`."""
+    summary, events = read_summary(folder.summary), read_events(folder.events)
+    width = 5 + max(4.0, 0.7 * len(summary["score"]["clients"]))
+    figure = Figure(figsize=(width, 4.2), layout="constrained")
+    FigureCanvasAgg(figure)
+    curve, bars = figure.subplots(1, 2, width_ratios=[4, width - 5])
+    draw_validation(curve, events)
+    draw_clients(bars, summary)
+    folder.plots.mkdir(exist_ok=True)
+    figure.savefig(folder.plots / "clients.png", dpi=110)
+
+
+def draw_validation(axes: Axes, events: Sequence[Mapping[str, Any]]) -> None:
+    """One line per task: the mean validation score of its clients, round by round."""
+    tasks: dict[str, str] = next((e["tasks"] for e in events if "tasks" in e), {})
+    lines: dict[str, dict[int, list[float]]] = {}
+    for event in events:
+        if event["event"] != "validated":
+            continue
+        for client, scores in (event["members"] or {}).items():
+            if "score" in scores:
+                rounds = lines.setdefault(tasks.get(client, client), {})
+                rounds.setdefault(event["round"], []).append(scores["score"])
+    for task, rounds in sorted(lines.items()):
+        means = [100 * statistics.fmean(rounds[number]) for number in sorted(rounds)]
+        axes.plot(sorted(rounds), means, marker="o", markersize=3, label=task)
+    axes.set(xlabel="round", ylabel="validation score, %", title="Clients of each task")
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    if lines:
+        axes.legend(frameon=False)
+    _quiet(axes)
+
+
+def draw_clients(axes: Axes, summary: Mapping[str, Any]) -> None:
+    """Bars per client: alone and federated, with the majority figure as a line."""
+    clients = list(summary["score"]["clients"])
+    alone = summary.get("alone", {}).get("clients", {})
+    width = 0.38 if alone else 0.6
+    shift = width / 2 if alone else 0.0
+    places = range(len(clients))
+    if alone:
+        heights = [100 * alone[client] for client in clients]
+        axes.bar([p - shift for p in places], heights, width, color=ALONE, label="alone")
+    scores = [100 * summary["score"]["clients"][client] for client in clients]
+    name = summary["strategy"]
+    axes.bar([p + shift for p in places], scores, width, color=FEDERATED, label=name)
+    for place, client in enumerate(clients):
+        level = 100 * summary["majority"]["clients"][client]
+        label = "majority" if place == 0 else "_nolegend_"
+        axes.hlines(level, place - 0.45, place + 0.45, color=MAJORITY, linewidth=1.5, label=label)
+    axes.set_xticks(list(places), clients, rotation=30, ha="right")
+    axes.set(ylabel="test score, %", title=f"{name}, {summary['rounds']} rounds")
+    axes.legend(frameon=False, ncols=3, loc="upper left", bbox_to_anchor=(0, -0.22))
+    _quiet(axes)
+
+
+def _quiet(axes: Axes) -> None:
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(axis="y", alpha=0.25)

@@ -1,0 +1,182 @@
+"""Tiny random checkpoints of every family, and adapters hung on by forward hooks."""
+
+import contextlib
+
+import pytest
+import torch
+from torch.nn.functional import linear
+from transformers import (
+    BertConfig,
+    BertModel,
+    DistilBertConfig,
+    DistilBertModel,
+    LlamaConfig,
+    LlamaForCausalLM,
+    MistralConfig,
+    MistralForCausalLM,
+    MPNetConfig,
+    MPNetModel,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+)
+
+from atlas.backbones.load import load_backbone
+from atlas.backbones.tiny import build_tiny, build_tiny_causal
+from atlas.federation.backbone import ACTIVATIONS
+from atlas.federation.task import Example, Task
+
+ENCODER = {"vocab_size": 261, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
+ENCODER |= {"intermediate_size": 24, "max_position_embeddings": 64, "initializer_range": 0.3}
+CAUSAL = ENCODER | {"num_key_value_heads": 1, "pad_token_id": 0, "bos_token_id": 1}
+CAUSAL |= {"eos_token_id": 2, "vocab_size": 260, "head_dim": 8}
+DISTIL = {"vocab_size": 261, "dim": 16, "n_layers": 2, "n_heads": 2, "hidden_dim": 24}
+WINDOW = {"use_sliding_window": True, "sliding_window": 4, "max_window_layers": 1}
+
+
+def _build(kind):
+    if kind == "bert":
+        return BertModel(BertConfig(**ENCODER))
+    if kind == "bert-bare":
+        return BertModel(BertConfig(**ENCODER), add_pooling_layer=False)
+    if kind == "distilbert":
+        return DistilBertModel(DistilBertConfig(**DISTIL, initializer_range=0.3))
+    if kind == "mpnet":
+        return MPNetModel(MPNetConfig(**ENCODER), add_pooling_layer=False)
+    if kind == "llama":
+        return LlamaForCausalLM(LlamaConfig(**CAUSAL, attention_bias=True))
+    if kind == "qwen2":
+        return Qwen2ForCausalLM(Qwen2Config(**CAUSAL, tie_word_embeddings=True))
+    if kind == "qwen2-window":
+        return Qwen2ForCausalLM(Qwen2Config(**CAUSAL, **WINDOW))
+    if kind == "qwen3":
+        return Qwen3ForCausalLM(Qwen3Config(**CAUSAL))
+    return MistralForCausalLM(MistralConfig(**CAUSAL, sliding_window=4))
+
+
+ENCODERS = ["bert", "bert-bare", "distilbert", "mpnet"]
+CAUSALS = ["llama", "qwen2", "qwen2-window", "qwen3", "mistral"]
+CLASSIFY = Task("mood", "classification", ("text",), "label", labels=("bad", "so-so", "good"))
+ANSWER = Task("ask", "causal", ("question",), "answer", metric="exact_match")
+TEXTS = ("a longer text, to be padded to", "short", "naïve café 日本", "")
+
+
+@pytest.fixture(scope="session")
+def checkpoint(tmp_path_factory):
+    """A function from a kind of model to its folder."""
+    folders = {}
+
+    def folder_of(kind):
+        if kind not in folders:
+            folders[kind] = tmp_path_factory.mktemp("models") / kind
+            with torch.random.fork_rng():
+                torch.manual_seed(len(kind))
+                model = _build(kind)
+                for name, parameter in model.named_parameters():
+                    if name.endswith("bias"):  # zero from the start: errors there would not show
+                        parameter.data.normal_(std=0.1)
+            model.save_pretrained(folders[kind])
+            tiny = build_tiny if kind in ENCODERS else build_tiny_causal
+            tiny(torch.float32)[1].save_pretrained(folders[kind])
+        return folders[kind]
+
+    return folder_of
+
+
+@pytest.fixture(scope="session")
+def backbone_of(checkpoint):
+    """A function from a kind of model to its backbone."""
+    return lambda kind: load_backbone(str(checkpoint(kind)))
+
+
+@pytest.fixture(scope="session")
+def tools():
+    """Plain functions that several test files share."""
+    return Tools
+
+
+class Tools:
+    classify = CLASSIFY
+    answer = ANSWER
+    singles = tuple(Example((text,), 0) for text in TEXTS)
+    pairs = tuple(Example((text, "and more"), 0) for text in TEXTS)
+    questions = (Example(("how many legs?",), -1, "four"), Example(("why",), -1, "no one knows"))
+
+    @staticmethod
+    def head(backbone, labels, seed=0):
+        """A random head for `labels` labels, by full tensor name."""
+        generator = torch.Generator().manual_seed(seed)
+        tensors = {}
+        for layer in backbone.head_layers:
+            rows = layer.d_out or labels
+            tensors[f"{layer.name}.weight"] = torch.randn(rows, layer.d_in, generator=generator)
+            if layer.bias:
+                tensors[f"{layer.name}.bias"] = torch.randn(rows, generator=generator)
+        return tensors
+
+    @staticmethod
+    def layers(backbone, seed=1):
+        """Random factors for every linear module, of ranks 1 to 4."""
+        generator = torch.Generator().manual_seed(seed)
+        found = {}
+        for index in range(backbone.depth):
+            for name, module in backbone.linears(index).items():
+                rank = 1 + len(found) % 4
+                a = torch.randn(rank, module.in_features, generator=generator) * 0.2
+                b = torch.randn(module.out_features, rank, generator=generator) * 0.2
+                found[name] = (a, b)
+        return found
+
+    @staticmethod
+    @contextlib.contextmanager
+    def adapted(backbone, layers, alpha):
+        """Adds alpha / r * B A to the modules while it is open."""
+        handles = []
+        for index in range(backbone.depth):
+            for name, module in backbone.linears(index).items():
+                if name not in layers:
+                    continue
+
+                def add(module, inputs, output, pair=layers[name]):
+                    a, b = pair
+                    return output + linear(linear(inputs[0], a), b) * (alpha / a.shape[0])
+
+                handles.append(module.register_forward_hook(add))
+        try:
+            yield
+        finally:
+            for handle in handles:
+                handle.remove()
+
+    @staticmethod
+    def hidden(backbone, inputs):
+        """The last block's output."""
+        hidden = backbone.embed(inputs)
+        context = backbone.context(hidden, inputs.mask)
+        for index in range(backbone.depth):
+            hidden = backbone.block(index, hidden, context)
+        return hidden
+
+    @staticmethod
+    def logits(backbone, inputs, head):
+        """Classification logits block by block."""
+        out = backbone.features(Tools.hidden(backbone, inputs), inputs.mask)
+        for layer in backbone.head_layers:
+            out = linear(out, head[f"{layer.name}.weight"], head.get(f"{layer.name}.bias"))
+            out = ACTIVATIONS[layer.activation](out)
+        return out
+
+    @staticmethod
+    def whole(model, backbone, inputs):
+        """The logits of transformers' own model."""
+        extra = {"token_type_ids": inputs.types} if backbone.family.segments else {}
+        with torch.no_grad():
+            return model(input_ids=inputs.ids, attention_mask=inputs.mask.long(), **extra).logits
+
+    @staticmethod
+    def put(model, tensors):
+        """Copies tensors into a model's own ones of the same names."""
+        own = dict(model.named_parameters())
+        for name, tensor in tensors.items():
+            own[name].data.copy_(tensor)

@@ -1,0 +1,40 @@
+"""Short and own names of linear modules."""
+
+import pytest
+from torch import nn
+
+from atlas.backbones.families import FAMILIES
+from atlas.errors import InputError
+
+KINDS = {"bert": "bert", "distilbert": "distilbert", "mpnet": "mpnet", "llama": "llama"}
+
+
+@pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
+def test_every_short_name_is_one_linear_module(family, backbone_of):
+    backbone = backbone_of(KINDS[family.name])
+    names = [backbone.select(1, [short]) for short in family.modules]
+    assert all(len(found) == 1 for found in names)
+    assert len(set(names)) == len(names)
+    linears = backbone.linears(1)
+    assert {found[0] for found in names} == set(linears)
+    for name, module in linears.items():
+        assert isinstance(module, nn.Linear)
+        assert backbone.body.get_submodule(name) is module
+
+
+def test_names_come_in_the_models_order_without_doubles(backbone_of):
+    backbone = backbone_of("bert")
+    assert backbone.select(0, ["value", "query", "self.query"]) == (
+        "encoder.layer.0.attention.self.query",
+        "encoder.layer.0.attention.self.value",
+    )
+    assert backbone.select(1, ["output"]) == ("encoder.layer.1.attention.output.dense",)
+    assert backbone.select(1, ["down"]) == ("encoder.layer.1.output.dense",)
+    assert len(backbone.select(1, ["dense"])) == 3
+    assert backbone_of("llama").select(1, ["q_proj"]) == ("layers.1.self_attn.q_proj",)
+
+
+@pytest.mark.parametrize("name", ["gate", "uery", "attention", ""])
+def test_unknown_names_are_refused_with_the_allowed_ones(name, backbone_of):
+    with pytest.raises(InputError, match="allowed: query, key, value, output, up, down, attention"):
+        backbone_of("bert").select(0, ["query", name])
