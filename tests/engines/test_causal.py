@@ -1,4 +1,4 @@
-"""Causal clients: loss on the answer only, choices ranked, answers generated, kinds side by side."""
+"""Causal clients: loss on the answer only, choices ranked, answers generated."""
 
 import numpy as np
 import pytest

@@ -5,7 +5,6 @@ PEFT's own card is an empty form that names the local folder of the base model.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePosixPath, PureWindowsPath
 
@@ -68,8 +67,7 @@ def _loading(backbone: TransformerBackbone, task: Task) -> str:
     if task.kind == "classification":
         auto = "AutoModelForSequenceClassification"
         arguments.append(f"num_labels={len(task.labels)}")
-        names = json.dumps(dict(enumerate(task.labels)), ensure_ascii=False)
-        arguments.append(f"id2label={{int(k): v for k, v in {names}.items()}}")
+        arguments.append(f"id2label={dict(enumerate(task.labels))!r}")
         if backbone.can_generate:
             arguments.append(f"pad_token_id={backbone.specials.pad}")
     return _LOAD.format(auto=auto, source=backbone.source, arguments=", ".join(arguments))

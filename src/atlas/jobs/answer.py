@@ -45,9 +45,7 @@ def adapter_folder(folder: RunFolder, client: str) -> Path:
     """Where a finished run keeps a client's adapter."""
     known = sorted(p.name for p in folder.adapters.iterdir()) if folder.adapters.is_dir() else []
     if not known:
-        raise InputError(
-            f"{folder.path}: no adapters yet; go on with: atlas resume"
-        )
+        raise InputError(f"{folder.path}: no adapters yet; go on with: atlas resume")
     if client not in known:
         raise InputError(f"--client {client}: no such client; clients: {', '.join(known)}")
     return folder.adapters / client

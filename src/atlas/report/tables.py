@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from rich.box import SIMPLE_HEAD
 from rich.table import Table
+
+
+SHORT = {
+    "balanced_accuracy": "balanced",
+    "matthews": "Matthews",
+    "f1": "F1",
+    "token_f1": "word F1",
+    "exact_match": "exact",
+}
 
 
 def percent(value: float) -> str:
@@ -28,20 +39,24 @@ def ranks_text(ranks: Sequence[int]) -> str:
 
 
 def client_table(summary: Mapping[str, Any], tasks: Mapping[str, str]) -> Table:
-    """One row per client: alone, federated, gain, traffic, and the majority figure beside."""
-    table = Table(title=f"{summary['strategy']}, {summary['rounds']} rounds", title_justify="left")
-    for column in ("client", "task", "metric"):
-        table.add_column(column)
+    """One row per client: alone, federated, gain, traffic, and the majority figure beside.
+
+    Scores are in percent of each task's own metric, named where it is not accuracy.
+    """
+    title = f"{summary['strategy']}, {summary['rounds']} rounds, {summary['seconds']:.0f} s"
+    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, padding=(0, 0))
+    for column in ("client", "task"):
+        table.add_column(column, no_wrap=True)
     for column in ("ranks", "majority", "alone", "federated", "gain", "up", "down"):
-        table.add_column(column, justify="right")
+        table.add_column(column, justify="right", no_wrap=True)
     alone = summary.get("alone", {}).get("clients", {})
     for client, score in summary["score"]["clients"].items():
         both = summary["bytes"]["clients"].get(client)
-        ranks = summary["ranks"].get(client)
+        ranks, metric = summary["ranks"].get(client), summary["metrics"][client]
+        task = tasks.get(client, "")
         table.add_row(
             client,
-            tasks.get(client, ""),
-            summary["metrics"][client],
+            f"{task} ({SHORT[metric]})" if metric in SHORT else task,
             ranks_text(ranks) if ranks else "",
             percent(summary["majority"]["clients"][client]),
             percent(alone[client]) if client in alone else "",
@@ -51,25 +66,24 @@ def client_table(summary: Mapping[str, Any], tasks: Mapping[str, str]) -> Table:
             size(both["down"]) if both else "",
         )
     table.add_section()
-    gain = summary.get("gain")
+    gain, traffic = summary.get("gain"), summary["bytes"]
     table.add_row(
         "mean",
         "",
         "",
-        "",
-        "",
+        percent(statistics.fmean(summary["majority"]["clients"].values())),
         percent(summary["alone"]["mean"]) if alone else "",
         percent(summary["score"]["mean"]),
         f"{100 * gain['mean']:+.1f}" if gain else "",
-        size(summary["bytes"]["up"]),
-        size(summary["bytes"]["down"]),
+        size(traffic["up"] / len(traffic["clients"])),
+        size(traffic["down"] / len(traffic["clients"])),
     )
     return table
 
 
 def runs_table(rows: Sequence[Mapping[str, Any]]) -> Table:
     """All runs of a folder, one line each."""
-    table = Table()
+    table = Table(box=SIMPLE_HEAD, padding=(0, 0))
     for column in ("run", "state", "strategy"):
         table.add_column(column)
     for column in ("rounds", "seed", "score", "gain", "seconds"):

@@ -1,0 +1,1 @@
+"""Data: the edge to files, the hub and the synthetic generator."""

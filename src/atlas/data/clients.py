@@ -1,0 +1,86 @@
+"""From settings to clients with data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from atlas.config.models import FederationConfig
+from atlas.data.dealing import dealt_clients
+from atlas.data.files import FileSource
+from atlas.data.hub import HubSource
+from atlas.data.own import own_clients
+from atlas.data.source import Source
+from atlas.data.synthetic import synthetic_clients
+from atlas.data.tasks import BENCHMARKS, find_task, task_registry
+from atlas.errors import InputError
+from atlas.federation.task import ClientData, Task
+
+
+def load_clients(config: FederationConfig) -> list[ClientData]:
+    """All clients of a federation, sorted by id.
+
+    They come from the user's `clients` if there are any, from `data.source` otherwise. The same
+    settings and seed always give the same clients, and a client's data does not depend on which
+    other tasks take part.
+
+    Raises:
+        InputError: If a task is unknown, or data is missing, bad or too small.
+    """
+    registry = task_registry(config.tasks)
+    if config.clients:
+        _check_unused(config)
+        clients = own_clients(config, registry)
+    elif config.data.source == "synthetic":
+        _check_once(config.data.tasks)
+        clients = synthetic_clients(config.data, config.seed)
+    else:
+        clients = _from_source(config, registry)
+    return sorted(clients, key=lambda client: client.id)
+
+
+def _from_source(config: FederationConfig, registry: Mapping[str, Task]) -> list[ClientData]:
+    data = config.data
+    if not data.tasks:
+        raise InputError(
+            f"data.tasks: empty, but data.source {data.source!r} needs at least one task, "
+            f"for example {', '.join(BENCHMARKS)}"
+        )
+    _check_noise(data.noise)
+    _check_once(data.tasks)
+    tasks = [find_task(name, registry, "data.tasks") for name in data.tasks]
+    source = _open_source(config)
+    return [client for task in tasks for client in dealt_clients(source, task, data, config.seed)]
+
+
+def _open_source(config: FederationConfig) -> Source:
+    elsewhere: dict[str, Path] = {
+        name: settings.path.expanduser()
+        for name, settings in config.tasks.items()
+        if settings.path is not None
+    }
+    root = config.data.path.expanduser() if config.data.path is not None else None
+    if config.data.source == "files":
+        return FileSource(root, elsewhere)
+    return HubSource(root, elsewhere)
+
+
+def _check_unused(config: FederationConfig) -> None:
+    """Settings that would go unheard are refused."""
+    if config.data.tasks:
+        raise InputError(
+            f"data.tasks: {', '.join(config.data.tasks)} given, but there are `clients`, each of "
+            "which names its own task; leave data.tasks empty"
+        )
+    _check_noise(config.data.noise)
+
+
+def _check_noise(noise: float) -> None:
+    if noise:
+        raise InputError(f"data.noise: {noise} given, but only synthetic data is made noisy")
+
+
+def _check_once(tasks: list[str]) -> None:
+    twice = sorted({name for name in tasks if tasks.count(name) > 1})
+    if twice:
+        raise InputError(f"data.tasks: {twice[0]!r} occurs twice; name each task once")

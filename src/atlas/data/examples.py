@@ -1,0 +1,125 @@
+"""From records to examples, with errors that name the record."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+
+from atlas.config.explain import show
+from atlas.errors import InputError
+from atlas.federation.task import Example, Task
+
+Fields = Mapping[str, object]
+
+
+def read_example(task: Task, record: Fields, where: str) -> Example:
+    """One record read through its task.
+
+    Args:
+        task: Names the fields and, for classification, the labels.
+        record: A JSON object or CSV row.
+        where: The record's place, such as `train.jsonl:12`, for the error message.
+
+    Returns:
+        The example. Labels may be given as names or as indices into the names.
+
+    Raises:
+        InputError: If a field is missing or holds what the task has no use for.
+    """
+    texts = tuple(_text(task, record, field, where) for field in task.text)
+    if not any(text.strip() for text in texts):
+        fields = " and ".join(task.text)
+        raise InputError(f"{where}: {fields} empty, but task {task.name!r} reads it")
+    if task.kind == "classification":
+        return Example(texts, _index(_field(task, record, task.label, where), task, where))
+    prompt = (_prompt(task, texts),)
+    if not task.choices:
+        answer = _text(task, record, task.label, where)
+        if not answer.strip():
+            raise InputError(f"{where}: {task.label} is empty, but task {task.name!r} learns it")
+        return Example(prompt, -1, answer)
+    choices = _choices(_field(task, record, task.choices, where), task, where)
+    label = _choice(_field(task, record, task.label, where), choices, task, where)
+    return Example(prompt, label, choices[label], choices)
+
+
+def text_key(example: Example) -> tuple[str, ...]:
+    """By what two examples count as the same text: their texts without case and spacing."""
+    return tuple(" ".join(text.casefold().split()) for text in example.texts)
+
+
+def _field(task: Task, record: Fields, field: str, where: str) -> object:
+    if field not in record or record[field] is None:
+        there = ", ".join(sorted(record)) or "none"
+        raise InputError(
+            f"{where}: no field {field!r}, which task {task.name!r} needs; fields there: {there}"
+        )
+    return record[field]
+
+
+def _text(task: Task, record: Fields, field: str, where: str) -> str:
+    value = _field(task, record, field, where)
+    if not isinstance(value, str):
+        raise InputError(f"{where}: {field} must be text, got {show(value)}")
+    return _encodable(value, field, where)
+
+
+def _encodable(text: str, field: str, where: str) -> str:
+    """JSON can spell half of a character pair, which no tokenizer can read."""
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise InputError(f"{where}: {field} holds a broken character ({error.reason})") from error
+    return text
+
+
+def _prompt(task: Task, texts: Sequence[str]) -> str:
+    """The prompt; without a template the fields stand on lines of their own."""
+    if not task.prompt:
+        return "\n".join(texts) + "\n"
+    return task.prompt.format(**dict(zip(task.text, texts, strict=True)))
+
+
+def _whole(value: object) -> int | None:
+    """The whole number that a value is or, as in CSV files, spells."""
+    if isinstance(value, str) and re.fullmatch(r"\s*-?[0-9]{1,9}\s*", value):
+        return int(value)
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def _index(value: object, task: Task, where: str) -> int:
+    name = value.strip() if isinstance(value, str) else value
+    if name in task.labels:
+        return task.labels.index(str(name))
+    index = _whole(value)
+    if index is None or not 0 <= index < len(task.labels):
+        allowed = ", ".join(f"{i} {label}" for i, label in enumerate(task.labels))
+        raise InputError(
+            f"{where}: {task.label} {show(value)} is no label of task {task.name!r}; "
+            f"allowed, by index or name: {allowed}"
+        )
+    return index
+
+
+def _choices(value: object, task: Task, where: str) -> tuple[str, ...]:
+    if isinstance(value, str) or not isinstance(value, Sequence):
+        raise InputError(
+            f"{where}: {task.choices} must be a list of texts (JSONL can hold one, CSV cannot), "
+            f"got {show(value)}"
+        )
+    wrong = [choice for choice in value if not isinstance(choice, str) or not choice.strip()]
+    if wrong or len(value) < 2:
+        raise InputError(f"{where}: {task.choices} must hold two or more texts, got {show(value)}")
+    return tuple(_encodable(choice, task.choices, where) for choice in value)
+
+
+def _choice(value: object, choices: tuple[str, ...], task: Task, where: str) -> int:
+    if value in choices:
+        return choices.index(str(value))
+    index = _whole(value)
+    if index is None or not 0 <= index < len(choices):
+        raise InputError(
+            f"{where}: {task.label} {show(value)} is no choice; allowed: an index from 0 to "
+            f"{len(choices) - 1} or the text of a choice"
+        )
+    return index

@@ -1,0 +1,136 @@
+"""Records from JSONL and CSV files."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from atlas.data.source import Record
+from atlas.errors import InputError
+from atlas.federation.task import Task
+
+ENVIRONMENT = "ATLAS_DATA"
+SPLITS = ("train", "test")
+
+
+def data_folder(path: Path | None) -> Path:
+    """The folder of tasks: the setting or, without one, the environment's.
+
+    Raises:
+        InputError: If neither names a folder.
+    """
+    from_environment = os.environ.get(ENVIRONMENT, "")
+    if path is None and not from_environment:
+        raise InputError(
+            f"data.path: not set, and neither is {ENVIRONMENT}; expected a folder with one folder "
+            "per task, each with train.jsonl and test.jsonl"
+        )
+    folder = Path(from_environment) if path is None else path
+    if not folder.is_dir():
+        key = "data.path" if path is not None else ENVIRONMENT
+        raise InputError(f"{key}: {str(folder)!r} is no folder; expected one folder per task in it")
+    return folder
+
+
+@dataclass(frozen=True)
+class FileSource:
+    """Folders of JSONL files.
+
+    Attributes:
+        root: Holds `<task>/train.jsonl` and `<task>/test.jsonl`.
+        folders: Tasks whose two files are in a folder elsewhere.
+    """
+
+    root: Path | None
+    folders: Mapping[str, Path] = field(default_factory=dict)
+
+    def records(self, task: Task, split: str) -> list[Record]:
+        """All records of `<task>/<split>.jsonl`.
+
+        Raises:
+            InputError: If a file is missing, empty or malformed.
+        """
+        folder = self.folders.get(task.name) or data_folder(self.root) / task.name
+        if not folder.is_dir():
+            expected = " and ".join(f"{name}.jsonl" for name in SPLITS)
+            raise InputError(
+                f"{folder}: no such folder; task {task.name!r} expects {expected} there"
+            )
+        return read_records(folder / f"{split}.jsonl")
+
+
+def read_records(path: Path) -> list[Record]:
+    """All records of a `.jsonl` or `.csv` file; a CSV file's first row names the fields.
+
+    Raises:
+        InputError: If the file is missing, empty, malformed or not in UTF-8.
+    """
+    readers = {".jsonl": _jsonl, ".csv": _csv}
+    if path.suffix.lower() not in readers:
+        raise InputError(f"{path}: unknown suffix {path.suffix!r}; allowed: {', '.join(readers)}")
+    records = readers[path.suffix.lower()](path, _read_text(path))
+    if not records:
+        raise InputError(f"{path}: no records in it; expected one example per line")
+    return records
+
+
+def _read_text(path: Path) -> str:
+    try:
+        # Spreadsheets put a byte order mark in front of UTF-8; utf-8-sig drops it.
+        return path.read_bytes().decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise InputError(
+            f"{path}: not UTF-8 (byte {error.start} is {error.object[error.start]:#04x}); "
+            "save the file as UTF-8"
+        ) from error
+    except OSError as error:
+        raise InputError(f"{path}: {error.strerror or error}; expected a file") from error
+
+
+def _jsonl(path: Path, text: str) -> list[Record]:
+    records = []
+    # Not splitlines: it also breaks at characters that JSON strings may hold.
+    for number, line in enumerate(text.split("\n"), start=1):
+        if not line.strip():
+            continue
+        where = f"{path}:{number}"
+        try:
+            value = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise InputError(f"{where}: not JSON ({error}); expected an object per line") from error
+        if not isinstance(value, dict):
+            kind = type(value).__name__
+            raise InputError(f"{where}: a {kind}; expected an object such as {{...}} per line")
+        records.append(Record(value, where))
+    return records
+
+
+def _csv(path: Path, text: str) -> list[Record]:
+    rows = csv.reader(io.StringIO(text, newline=""), strict=True)
+    names: list[str] = []
+    records: list[Record] = []
+    try:
+        for row in rows:
+            where = f"{path}:{rows.line_num}"
+            if not any(cell.strip() for cell in row):
+                continue
+            if not names:
+                names = _header([cell.strip() for cell in row], where)
+            elif len(row) != len(names):
+                raise InputError(f"{where}: {len(row)} cells; the header names {len(names)}")
+            else:
+                records.append(Record(dict(zip(names, row, strict=True)), where))
+    except csv.Error as error:
+        raise InputError(f"{path}:{rows.line_num}: malformed CSV ({error})") from error
+    return records
+
+
+def _header(names: list[str], where: str) -> list[str]:
+    if "" in names or len(set(names)) < len(names):
+        raise InputError(f"{where}: the header must name every column once, got {', '.join(names)}")
+    return names

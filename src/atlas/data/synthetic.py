@@ -1,0 +1,119 @@
+"""Clients with planted groups: three tasks, each told in the words of several domains.
+
+All clients of a task need the same knowledge and each has a domain of its own, so that learning
+from clients of the same task pays and learning from the others does not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+
+from atlas.config.models import DataSettings
+from atlas.data.examples import text_key
+from atlas.data.grammar import order, paraphrase, sentiment
+from atlas.data.lexicon import DOMAINS, Domain
+from atlas.data.tasks import SYNTHETIC, find_task
+from atlas.errors import InputError
+from atlas.federation.task import ClientData, Example, Task
+from atlas.runs.seeds import generator
+
+Maker = Callable[[Domain, np.random.Generator, int], tuple[str, ...]]
+MAKERS: dict[str, Maker] = {"sentiment": sentiment, "paraphrase": paraphrase, "order": order}
+
+# Templates have no end, so `train: null` (all there is) needs a number here.
+ALL = 500
+# A text space counts as used up when this many draws per wanted example gave too few new texts.
+_PATIENCE = 20
+
+
+def synthetic_clients(settings: DataSettings, seed: int) -> list[ClientData]:
+    """All clients of the synthetic tasks, `<task>-1` and so on.
+
+    Clients of one task have different domains; beyond as many clients as domains these are used
+    again, with other texts. Every split holds both labels equally often, before the noise.
+
+    Args:
+        settings: Tasks, clients per task, sizes and the share of flipped training labels.
+        seed: The seed of the run.
+
+    Raises:
+        InputError: If a task is not synthetic or more texts are wanted than can be made.
+    """
+    if settings.partition.method != "iid":
+        raise InputError(
+            f"data.partition.method: {settings.partition.method!r} given, but synthetic clients "
+            "already differ by their domains; allowed: iid"
+        )
+    clients = []
+    for name in settings.tasks or SYNTHETIC:
+        task = find_task(name, SYNTHETIC, "data.tasks (data.source: synthetic)")
+        domains = generator(seed, "data", name, "domains").permutation(len(DOMAINS)).tolist()
+        for place, which in enumerate(domains):
+            numbers = range(place + 1, settings.clients_per_task + 1, len(DOMAINS))
+            clients += _domain_clients(task, DOMAINS[which], numbers, settings, seed)
+    return clients
+
+
+def _domain_clients(
+    task: Task, domain: Domain, numbers: range, settings: DataSettings, seed: int
+) -> list[ClientData]:
+    """The clients that share a domain, from one stream of texts: no text occurs twice."""
+    sizes = (settings.train or ALL, settings.validation, settings.test)
+    rng = generator(seed, "data", task.name, domain.name)
+    seen: set[tuple[str, ...]] = set()
+    clients = []
+    for number in numbers:
+        splits = [_draw(task, domain, size, rng, seen) for size in sizes]
+        noise = generator(seed, "data", task.name, number, "noise")
+        clients.append(
+            ClientData(
+                id=f"{task.name}-{number}",
+                task=task,
+                train=flip_labels(splits[0], settings.noise, noise),
+                validation=tuple(splits[1]),
+                test=tuple(splits[2]),
+                group=task.name,
+            )
+        )
+    return clients
+
+
+def _draw(
+    task: Task,
+    domain: Domain,
+    size: int,
+    rng: np.random.Generator,
+    seen: set[tuple[str, ...]],
+) -> list[Example]:
+    """New examples, half of each label, none of which was seen."""
+    labels = rng.permutation(np.arange(size) % len(task.labels)).tolist()
+    examples: list[Example] = []
+    for _ in range(_PATIENCE * size):
+        if len(examples) == size:
+            break
+        label = labels[len(examples)]
+        example = Example(MAKERS[task.name](domain, rng, label), label)
+        if text_key(example) not in seen:
+            seen.add(text_key(example))
+            examples.append(example)
+    if len(examples) < size:
+        raise InputError(
+            f"data: synthetic task {task.name!r} has only about {len(seen)} different texts about "
+            f"{domain.name}, and {size} more were wanted; lower data.train, data.test or "
+            "data.clients_per_task"
+        )
+    return examples
+
+
+def flip_labels(
+    examples: list[Example], share: float, rng: np.random.Generator
+) -> tuple[Example, ...]:
+    """The examples, a share of them (rounded) with the other of two labels."""
+    flipped = set(rng.permutation(len(examples))[: round(share * len(examples))].tolist())
+    return tuple(
+        replace(example, label=1 - example.label) if index in flipped else example
+        for index, example in enumerate(examples)
+    )

@@ -1,0 +1,194 @@
+"""The verbs as a user types them."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from atlas import cli
+
+TINY = [
+    "demo", "backbone.name=tiny", "rounds=1", "data.train=16", "data.validation=8",
+    "data.test=12", "data.clients_per_task=1", "threads=1",
+]  # fmt: skip
+
+
+@pytest.fixture
+def atlas(monkeypatch, capsys, tmp_path):
+    """Runs the command line in an empty folder; returns exit code, output and errors."""
+    monkeypatch.chdir(tmp_path)
+
+    def call(*arguments):
+        monkeypatch.setattr(sys, "argv", ["atlas", *arguments])
+        code = 0
+        try:
+            cli.main()
+        except SystemExit as end:
+            code = int(end.code or 0)
+        found = capsys.readouterr()
+        return code, found.out, found.err
+
+    return call
+
+
+def test_help_imports_nothing_heavy():
+    heavy = ["torch", "transformers", "peft", "matplotlib", "sklearn", "numpy", "pydantic"]
+    code = (
+        "import sys; sys.argv = ['atlas', '--help']\n"
+        "from atlas import cli\n"
+        "try:\n    cli.main()\nexcept SystemExit:\n    pass\n"
+        f"print('heavy:', [m for m in {heavy} if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "heavy: []" in done.stdout
+    for verb in ("run", "resume", "show", "export", "predict", "eval", "doctor"):
+        assert verb in done.stdout
+
+
+def test_a_run_and_all_that_can_be_done_with_it(atlas, tmp_path):
+    code, out, err = atlas("run", *TINY, "--json")
+    assert code == 0, err
+    summary = json.loads(out)
+    assert summary["strategy"] == "fedavg"
+    assert "round 1/1" in err
+
+    code, out, _ = atlas("show", "demo", "--json")
+    assert json.loads(out) == summary
+    code, out, _ = atlas("show", "demo")
+    assert "federated" in out
+    assert "paraphrase-1" in out
+    code, out, _ = atlas("show", "--json")
+    assert [row["run"] for row in json.loads(out)] == ["demo"]
+
+    code, out, _ = atlas("predict", "demo", "--client", "sentiment-1", "A fine day.", "--json")
+    answer = json.loads(out)
+    assert answer["answer"] in {"negative", "positive"}
+    assert sum(answer["probabilities"].values()) == pytest.approx(1.0, abs=1e-6)
+
+    lines = [{"sentence": f"The day was {w}.", "label": i % 2} for i, w in enumerate("abcd")]
+    (tmp_path / "days.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    code, out, _ = atlas("eval", "demo", "days.jsonl", "--client", "sentiment-1", "--json")
+    assert json.loads(out)["examples"] == 4
+
+    code, out, _ = atlas("export", "demo", "--client", "order-1", "--to", "mine")
+    assert code == 0
+    assert (tmp_path / "mine" / "adapter_config.json").exists()
+    code, _, err = atlas("export", "demo", "--client", "order-1", "--to", "mine")
+    assert code == 2
+    assert "exists already" in err
+    code, _, _ = atlas("export", "demo", "--client", "order-1", "--to", "merged", "--merged")
+    assert (tmp_path / "merged" / "model.safetensors").exists()
+
+    code, out, _ = atlas("resume", "demo", "--json")
+    assert json.loads(out)["adapters_sha256"] == summary["adapters_sha256"]
+
+
+def test_plain_run_ends_with_the_table_and_where_things_are(atlas):
+    code, out, _ = atlas("run", *TINY)
+    assert code == 0
+    rows = [line.split() for line in out.splitlines()]
+    header = next(row for row in rows if row[:1] == ["client"])
+    assert header == [
+        "client",
+        "task",
+        "ranks",
+        "majority",
+        "alone",
+        "federated",
+        "gain",
+        "up",
+        "down",
+    ]
+    assert out.rstrip().splitlines()[-1] == "run folder: runs/demo   adapters: runs/demo/adapters"
+
+
+def test_doctor(atlas):
+    code, out, _ = atlas("doctor", "--json")
+    found = json.loads(out)
+    assert code == 0
+    assert found["core"]["torch"].startswith("2.13")
+    assert found["embedded_backbone"] is True
+    assert found["extras"]["hub"]["unlocks"]
+
+
+GOOD = '{"text": "a good thing", "label": 1}\n{"text": "a bad thing", "label": 0}\n' * 10
+OWN = """
+backbone: {{name: tiny}}
+tasks: {{mood: {{text: [text], labels: [bad, good]}}}}
+clients:
+  - {{id: ann, task: {task}, data: {file}}}
+"""
+
+BAD_RUNS = {
+    "unknown preset": (["nowhere"], None, ["nowhere", "presets: demo"]),
+    "unknown key": (["demo", "train.learning_rate=1"], None, ["train.learning_rate", "train.lr"]),
+    "wrong type": (["demo", "rounds=many"], None, ["rounds", "many"]),
+    "out of range": (["demo", "sample=1.5"], None, ["sample", "1.5"]),
+    "negative": (["demo", "seed=-1"], None, ["seed", "-1"]),
+    "bad choice": (["demo", "device=tpu"], None, ["device", "tpu", "cpu", "cuda"]),
+    "no equals sign": (["demo", "rounds"], None, ["rounds", "key=value"]),
+    "unknown kind": (["demo", "kind=poem"], None, ["kind", "poem", "federation"]),
+    "memory kind": (["demo", "kind=memory"], None, ["kind", "memory"]),
+    "unknown size": (["demo", "size=huge"], None, ["size", "huge", "quick", "full"]),
+    "unknown strategy": (["demo", "strategy=fedvag"], None, ["fedvag", "fedavg"]),
+    "two lengths": (["demo", "train.steps=3"], None, ["train", "epochs", "steps"]),
+    "unknown task": (["demo", "data.tasks=[sentimant]"], None, ["sentimant", "sentiment"]),
+    "unknown backbone": (["demo", "backbone.name=no/such"], None, ["no/such", "allow_hub"]),
+    "too many blocks": (["demo", "backbone.name=tiny", "adapter.blocks=99"], None, ["99", "tiny"]),
+    "unknown module": (
+        ["demo", "backbone.name=tiny", "adapter.modules=[qurey]"], None, ["qurey", "query"]),
+    "rank of nobody": (
+        ["demo", "backbone.name=tiny", "adapter.ranks.eve=4"], None, ["adapter.ranks.eve"]),
+    "rank too large": (
+        ["demo", "backbone.name=tiny", "adapter.rank=500"], None, ["adapter.rank", "500"]),
+    "shadow needed": (["demo", "keep_best=true", "alone=false"], None, ["alone", "keep_best"]),
+    "broken yaml": (["own.yaml"], {"own.yaml": "rounds: [1"}, ["own.yaml"]),
+    "not a mapping": (["own.yaml"], {"own.yaml": "- 1\n"}, ["own.yaml"]),
+    "no data file": (
+        ["own.yaml"], {"own.yaml": OWN.format(task="mood", file="gone.jsonl")}, ["gone.jsonl"]),
+    "broken json line": (
+        ["own.yaml"],
+        {"own.yaml": OWN.format(task="mood", file="d.jsonl"), "d.jsonl": GOOD + "{oops\n"},
+        ["d.jsonl:21"]),
+    "missing field": (
+        ["own.yaml"],
+        {"own.yaml": OWN.format(task="mood", file="d.jsonl"), "d.jsonl": GOOD + '{"label": 1}\n'},
+        ["d.jsonl:21", "text"]),
+    "strange label": (
+        ["own.yaml"],
+        {"own.yaml": OWN.format(task="mood", file="d.jsonl"),
+         "d.jsonl": GOOD + '{"text": "x y", "label": 7}\n'},
+        ["d.jsonl:21", "7", "bad", "good"]),
+    "too few examples": (
+        ["own.yaml"],
+        {"own.yaml": OWN.format(task="mood", file="d.jsonl"),
+         "d.jsonl": '{"text": "x y", "label": 1}\n'},
+        ["ann", "1"]),
+    "unknown client task": (
+        ["own.yaml"],
+        {"own.yaml": OWN.format(task="mod", file="d.jsonl"), "d.jsonl": GOOD},
+        ["mod", "mood"]),
+    "no data folder": (
+        ["demo", "data.source=files", "data.path=nowhere", "data.tasks=[sst2]"], None, ["nowhere"]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", sorted(BAD_RUNS))
+def test_bad_input_exits_with_2_and_says_what_is_wrong(atlas, tmp_path, case):
+    arguments, files, words = BAD_RUNS[case]
+    for name, text in (files or {}).items():
+        (tmp_path / name).write_text(text)
+    code, out, err = atlas("run", *arguments)
+    assert code == 2, err
+    assert err.startswith("error: ")
+    for word in words:
+        assert word in err, (word, err)
+    assert not (tmp_path / "runs").exists(), "bad input leaves no run behind"
+
+
+def test_other_verbs_refuse_what_is_not_there(atlas):
+    for arguments in (["show", "nothing"], ["resume", "nothing"], ["show"]):
+        code, _, err = atlas(*arguments)
+        assert code == 2
+        assert err.startswith("error: ")
