@@ -89,17 +89,8 @@ def test_plain_run_ends_with_the_table_and_where_things_are(atlas):
     assert code == 0
     rows = [line.split() for line in out.splitlines()]
     header = next(row for row in rows if row[:1] == ["client"])
-    assert header == [
-        "client",
-        "task",
-        "ranks",
-        "majority",
-        "alone",
-        "federated",
-        "gain",
-        "up",
-        "down",
-    ]
+    assert header[:2] == ["client", "task"]
+    assert header[2:] == ["ranks", "majority", "alone", "federated", "gain", "up", "down"]
     assert out.rstrip().splitlines()[-1] == "run folder: runs/demo   adapters: runs/demo/adapters"
 
 

@@ -39,8 +39,8 @@ T = TypeVar("T")
 # when it has learned from 500 examples of several clients.
 MIXED = 0.4  # opinions in which praise and blame stand side by side
 CLOSED = 0.6  # opinions that end in a verdict
-TWO_CHANGES = 0.3  # near misses that differ in a second point
-NEGATED = 0.15  # reports of what did not happen
+TWO_CHANGES = 0.5  # near misses that differ in a second point
+NEGATED = 0.1  # reports of what did not happen
 SWAPS = (2,)
 
 
@@ -179,7 +179,7 @@ def paraphrase(domain: Domain, rng: Rng, label: int) -> tuple[str, ...]:
         turned = replace(other, agent=other.patient, patient=other.agent)
         changes = (turned, replace(other, verb=verbs[2]), replace(other, time=times[2]))
         # The exchange of roles is the hardest to see, so it is the rarest.
-        which = int(rng.choice(4, p=(0.1, 0.3, 0.25, 0.35)))
+        which = int(rng.choice(4, p=(0.1, 0.25, 0.25, 0.4)))
         other = replace(other, negation=negation) if which == 3 else changes[which]
         if rng.random() < TWO_CHANGES:
             other = replace(other, time=times[2])

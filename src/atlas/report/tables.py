@@ -9,7 +9,6 @@ from typing import Any
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
-
 SHORT = {
     "balanced_accuracy": "balanced",
     "matthews": "Matthews",
