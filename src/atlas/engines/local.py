@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 from atlas.config.models import TrainSettings
 from atlas.engines.delivery import accept_best, final_cohort, replace_held, validate
@@ -65,11 +66,17 @@ class LocalEngine:
                     asked[client] = decode(payloads[client])
                 except MessageError as error:
                     replies[client] = Failure(str(error))
-            if asked:
-                replies |= self._isolated(handlers[task], group, asked)
+            for part in self._parts(task, asked):
+                replies |= self._isolated(handlers[task], group, part)
         for client in set(payloads) - set(self._group_of):
             replies[client] = Failure("unknown client")
         return replies
+
+    def _parts(self, task: TaskName, asked: Mapping[str, Message]) -> list[Mapping[str, Message]]:
+        """Which clients work together: all of a group, or one at a time for the slow twin."""
+        if task == "fit" and not self.settings.stacked:
+            return [{client: message} for client, message in asked.items()]
+        return [asked] if asked else []
 
     def _isolated(
         self,
@@ -91,25 +98,16 @@ class LocalEngine:
     def _fit(self, group: Group, asked: Mapping[str, Message]) -> dict[str, Reply]:
         number = int(next(iter(asked.values())).facts["round"])
         clock = Clock(self.clock.seed, number, self.clock.rounds)
-        parts = [sorted(asked)] if self.settings.stacked else [[client] for client in sorted(asked)]
-        replies: dict[str, Reply] = {}
-        for done, clients in enumerate(parts):
-            progress = self._step_progress(done, parts)
-            facts = fit_group(group, clients, self.settings, clock, progress)
-            for client in clients:
-                examples = len(group.holders[client].data.train)
-                replies[client] = encode(
-                    self._outgoing(group, client), {**facts[client], "examples": examples}
-                )
-        return replies
-
-    def _step_progress(
-        self, done: int, parts: Sequence[Sequence[str]]
-    ) -> Callable[[int, int], None] | None:
         report = self.progress
-        if report is None:
-            return None
-        return lambda step, total: report("training", done * total + step, len(parts) * total)
+        steps = None if report is None else partial(report, "training")
+        facts = fit_group(group, sorted(asked), self.settings, clock, steps)
+        return {
+            client: encode(
+                self._outgoing(group, client),
+                {**facts[client], "examples": len(group.holders[client].data.train)},
+            )
+            for client in sorted(asked)
+        }
 
     def _outgoing(self, group: Group, client: str) -> Adapter:
         adapter = group.arms["held"].take(client)

@@ -1,0 +1,65 @@
+"""What the README shows works as shown."""
+
+import re
+from pathlib import Path
+
+import pytest
+import torch
+
+from atlas.cli import app
+from atlas.config.load import load_config, preset_names
+from atlas.federation.rounds import run_round
+from atlas.federation.strategy import STRATEGIES, View
+
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def test_every_verb_shown_exists():
+    known = {c.name or c.callback.__name__ for c in app.registered_commands}
+    shown = set(re.findall(r"^\s+atlas (\w+)", README, flags=re.MULTILINE))
+    assert shown == known
+
+
+def test_every_file_and_link_named_is_there():
+    for target in re.findall(r"\]\(([^)]+)\)", README):
+        assert (ROOT / target).exists(), target
+    tree = re.search(r"    src/atlas/\n(.*?)\n\n", README, flags=re.DOTALL).group(1)
+    for line in tree.splitlines():
+        name = line.split()[0]
+        place = ROOT / "src" / "atlas" / name if line.startswith("      ") else ROOT / name
+        assert place.exists(), name
+
+
+def test_the_example_strategy_is_one_file_and_one_line(monkeypatch):
+    from atlas.build import assemble
+    from tests.helpers import make_clients, make_config
+
+    monkeypatch.setattr("atlas.federation.strategy.STRATEGIES", dict(STRATEGIES))
+    code = re.search(r"```python\n(.*?)```", README, flags=re.DOTALL).group(1)
+    scope = {}
+    exec(compile(code, "neighbours.py", "exec"), scope)  # the README's own text
+    view = View(("a", "b", "c"), torch.ones(3), ("x", "y", "x"), 1)
+    wanted = torch.tensor([[0.5, 0, 0.5], [0, 1, 0], [0.5, 0, 0.5]], dtype=torch.float64)
+    assert torch.equal(scope["same_task"](view), wanted)
+    federation = assemble(make_config(strategy="neighbours"), make_clients())
+    run_round(federation.plan, federation.state, federation.engine, lambda e, f: None)
+    assert not federation.state.failures
+
+
+@pytest.mark.parametrize("size", ["quick", "full"])
+@pytest.mark.parametrize("name", [*preset_names(), "examples/clients/clients.yaml"])
+def test_every_shipped_config_loads_in_both_sizes(name, size, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    plain, sized = load_config(name, []), load_config(name, [f"size={size}"])
+    assert plain != sized
+
+
+def test_the_example_of_own_clients_runs(monkeypatch, tmp_path):
+    from atlas.jobs.run import start_run
+
+    monkeypatch.chdir(ROOT)
+    config = load_config("examples/clients/clients.yaml", ["backbone.name=tiny", "size=quick"])
+    finished = start_run(config, tmp_path)
+    assert sorted(finished.summary["score"]["clients"]) == ["support", "ward"]
+    assert set(finished.summary["metrics"].values()) == {"balanced_accuracy"}
