@@ -6,7 +6,7 @@ import pytest
 from atlas.config.models import DataSettings
 from atlas.data.grammar import order, paraphrase, sentiment
 from atlas.data.lexicon import BAD, DOMAINS, GOOD
-from atlas.data.synthetic import synthetic_clients
+from atlas.data.synthetic import MAKERS, synthetic_clients
 from atlas.data.tasks import SYNTHETIC
 from atlas.errors import InputError
 from tests.data.helpers import assert_no_leakage, keys
@@ -135,3 +135,9 @@ def test_bad_settings_are_named():
         clients(tasks=["sst2"])
     with pytest.raises(InputError, match="data.partition.method: 'dirichlet'"):
         clients(partition={"method": "dirichlet"})
+
+
+def test_an_exhausted_text_space_is_named(monkeypatch):
+    monkeypatch.setitem(MAKERS, "order", lambda domain, rng, label: (f"{rng.integers(9)}",))
+    with pytest.raises(InputError, match="'order' has only about 9 different texts about"):
+        clients(tasks=["order"])

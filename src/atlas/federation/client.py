@@ -111,11 +111,13 @@ def fit(  # noqa: PLR0913
         rows = [row for row in sorted(live) if step < len(batches[row])]
         if not rows:
             break
-        rates = [_rate(settings, clock, step / len(batches[row])) for row in rows]
-        index = torch.tensor(rows, device=device)
-        losses = state.step(store, index, [batches[row][step] for row in rows], rates, settings)
-        totals[index] += losses.to(totals.dtype)
-        counts[index] += 1
+        for band in store.bands([batches[row][step] for row in rows]):
+            some = [rows[place] for place in band]
+            rates = [_rate(settings, clock, step / len(batches[row])) for row in some]
+            index = torch.tensor(some, device=device)
+            picks = [batches[row][step] for row in some]
+            totals[index] += state.step(store, index, picks, rates, settings).to(totals.dtype)
+            counts[index] += 1
         if watch:
             done = [row for row in rows if step + 1 in ends[row]]
             live -= watch.check(store, state.stack, done, [lessons[row] for row in done])

@@ -37,13 +37,15 @@ def predict_rows(
     for start in range(0, max(len(pick) for pick in picks), EVALUATION_BATCH):
         parts = [pick[start : start + EVALUATION_BATCH] for pick in picks]
         rows = [row for row, part in enumerate(parts) if len(part)]
-        index = torch.tensor(rows, device=stack.labels.device)
-        outcome = run(store.model, stack.rows(index), store.batch([parts[row] for row in rows]))
-        means = (outcome.losses / outcome.counts.clamp_min(1)).double().cpu().numpy()
-        predicted = outcome.predicted.cpu().numpy()
-        for i, row in enumerate(rows):
-            losses[row].append(means[i, : len(parts[row])])
-            labels[row].append(predicted[i, : len(parts[row])])
+        for band in store.bands([parts[row] for row in rows]):
+            some = [rows[place] for place in band]
+            index = torch.tensor(some, device=stack.labels.device)
+            outcome = run(store.model, stack.rows(index), store.batch([parts[r] for r in some]))
+            means = (outcome.losses / outcome.counts.clamp_min(1)).double().cpu().numpy()
+            predicted = outcome.predicted.cpu().numpy()
+            for i, row in enumerate(some):
+                losses[row].append(means[i, : len(parts[row])])
+                labels[row].append(predicted[i, : len(parts[row])])
     return [np.concatenate(row) for row in losses], [np.concatenate(row) for row in labels]
 
 

@@ -22,6 +22,8 @@ from atlas.federation.task import Example, Task
 Part = tuple[Task, Sequence[Example]]
 Rows = NDArray[np.int64]
 PREFIX_BATCH = 64
+BAND = 0.8
+"""Rows whose longest text is shorter than this share of the longest run in a pass of their own."""
 
 
 class ExampleStore:
@@ -43,6 +45,7 @@ class ExampleStore:
         self.labels = torch.tensor(labels, dtype=torch.long, device=device)
         lengths = torch.cat([inputs.mask.sum(1) for inputs in encoded])
         self.lengths = lengths.to(device)
+        self._host_lengths = lengths.cpu().numpy()
         self.offsets = (lengths.cumsum(0) - lengths).to(device)
         self.ids = _pack([(inputs.ids, inputs.mask) for inputs in encoded], device)
         self.types = _pack([(inputs.types, inputs.mask) for inputs in encoded], device)
@@ -63,6 +66,19 @@ class ExampleStore:
         if self.targets is not None:
             self.targets[self.offsets + self.lengths - 1] = -100
         return self
+
+    def bands(self, picks: Sequence[Rows]) -> list[list[int]]:
+        """Rows of a stack in groups of similar length, so that short texts are not padded to long.
+
+        Rows are independent, so running them in groups changes nothing but the padding computed.
+        """
+        longest = [int(self._host_lengths[pick].max()) if len(pick) else 0 for pick in picks]
+        bands: list[list[int]] = []
+        for row in sorted(range(len(picks)), key=lambda row: (-longest[row], row)):
+            if not bands or longest[row] < BAND * longest[bands[-1][0]]:
+                bands.append([])
+            bands[-1].append(row)
+        return [sorted(band) for band in bands]
 
     def batch(self, picks: Sequence[Rows]) -> Batch:
         """The examples picked for each row of a stack, padded to a rectangle."""
