@@ -7,6 +7,7 @@ import os
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -81,7 +82,8 @@ def recorded_threads(folder: RunFolder) -> int:
 
 def _carry_on(federation: Federation, folder: RunFolder, watch: Watch | None) -> Finished:
     began = time.perf_counter()
-    with folder.lock(), stop_after_round() as stop:
+    notify = None if watch is None else partial(watch, "stopping", {})
+    with folder.lock(), stop_after_round(notify) as stop:
         saved = latest_round(folder.rounds)
         before = restore(federation, saved) if saved is not None else 0.0
         if folder.events.exists():

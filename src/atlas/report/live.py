@@ -8,7 +8,16 @@ from contextlib import contextmanager
 from typing import Any, Protocol
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+)
+
+
+STOPPING = "stopping once this round is saved; Ctrl-C again stops at once"
 
 
 class Display(Protocol):
@@ -70,7 +79,7 @@ class PlainDisplay:
 
     def event(self, name: str, fields: Mapping[str, Any]) -> None:
         """Print the round's line once it is complete."""
-        text = self.line.add(name, fields)
+        text = STOPPING if name == "stopping" else self.line.add(name, fields)
         if text:
             self.console.print(text, markup=False, highlight=False, soft_wrap=True)
 
@@ -110,6 +119,6 @@ def live_display(console: Console) -> Iterator[Display]:
     if not console.is_terminal:
         yield PlainDisplay(console)
         return
-    columns = (TextColumn("{task.description:>9}"), BarColumn(), TextColumn("{task.completed:.0f}"))
+    columns = (TextColumn("{task.description:>9}"), BarColumn(), MofNCompleteColumn())
     with Progress(*columns, TimeElapsedColumn(), console=console, transient=True) as bars:
         yield BarDisplay(console, bars)

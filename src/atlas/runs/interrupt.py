@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from types import FrameType
 
@@ -22,10 +22,13 @@ class StopRequest:
 
 
 @contextlib.contextmanager
-def stop_after_round() -> Iterator[StopRequest]:
+def stop_after_round(notify: Callable[[], None] | None = None) -> Iterator[StopRequest]:
     """Lets the first SIGINT or SIGTERM ask for a stop, and the second SIGINT interrupt at once.
 
     Outside the main thread signals cannot be handled; there the request is never set.
+
+    Args:
+        notify: Called once, when the stop is first asked for.
 
     Yields:
         The request, to be looked at between rounds.
@@ -39,6 +42,8 @@ def stop_after_round() -> Iterator[StopRequest]:
     def handle(number: int, frame: FrameType | None) -> None:
         nonlocal interrupts
         del frame
+        if notify is not None and not request.requested:
+            notify()
         request.requested = True
         if number == signal.SIGINT:
             interrupts += 1
