@@ -16,7 +16,6 @@ from rich.progress import (
     TimeElapsedColumn,
 )
 
-
 STOPPING = "stopping once this round is saved; Ctrl-C again stops at once"
 
 
