@@ -95,12 +95,10 @@ def assemble(
 
 def _strategy(config: FederationConfig) -> Strategy:
     strategy = find_strategy(config.strategy)
-    if config.keep_best is not None:
+    if config.keep_best is not None and strategy.pool == "none":
         strategy = replace(strategy, keep_best=config.keep_best)
     if strategy.keep_best and not config.alone:
         raise InputError("alone: false, but keep_best needs the solo shadow; allowed: true")
-    if strategy.keep_best and strategy.pool != "none":
-        raise InputError(f"keep_best: true makes no sense with strategy {strategy.name!r}")
     return strategy
 
 

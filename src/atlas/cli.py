@@ -79,6 +79,50 @@ def resume(name: Run, out: Out = RUNS, as_json: Json = False) -> None:
 
 
 @app.command()
+def plan(
+    source: Annotated[str, typer.Argument(help="A preset's name or a YAML file.")] = "demo",
+    overrides: Annotated[list[str] | None, typer.Argument(help="key=value settings.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Show who would take part with which ranks; no training."""
+    from atlas.jobs.plan import plan_run
+    from atlas.report.tables import plan_table
+
+    found = plan_run(source, overrides or [])
+    _print(found, as_json, lambda: plan_table(found))
+
+
+@app.command()
+def compare(
+    source: Annotated[str, typer.Argument(help="A preset's name or a YAML file.")],
+    overrides: Annotated[list[str], typer.Argument(help="key=a,b,c for each key compared.")],
+    ceiling: Annotated[bool, typer.Option(help="Also run the ceiling, pooled.")] = True,
+    out: Out = RUNS,
+    as_json: Json = False,
+) -> None:
+    """Run every combination of comma values and compare them in one table."""
+    from atlas.jobs.compare import plan_study, run_study
+    from atlas.report.live import live_display
+    from atlas.report.tables import compare_table
+
+    study = plan_study(source, overrides, ceiling=ceiling)
+    console = _console(to_stderr=True)
+
+    def announce(number: int, total: int, combination: Mapping[str, str]) -> None:
+        words = " ".join(f"{key}={value}" for key, value in combination.items())
+        console.print(f"[{number}/{total}] {words}", markup=False, highlight=False)
+
+    with live_display(console) as display:
+        result = run_study(study, out, announce, display.event, display.step)
+    if result is None:
+        typer.echo("stopped; the same command goes on from here", err=True)
+        return
+    _print(result, as_json, lambda: compare_table(result))
+    if not as_json:
+        typer.echo(f"runs, compare.json and compare.csv: {out / study.name}")
+
+
+@app.command()
 def show(
     name: Annotated[str | None, typer.Argument(help="A run folder or name; none: all.")] = None,
     out: Out = RUNS,

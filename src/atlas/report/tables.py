@@ -101,3 +101,54 @@ def runs_table(rows: Sequence[Mapping[str, Any]]) -> Table:
             f"{summary['seconds']:.1f}" if summary else "",
         )
     return table
+
+
+def plan_table(plan: Mapping[str, Any]) -> Table:
+    """Who would take part, with how much data and which ranks."""
+    table = Table(title=f"plan of {plan['strategy']}", title_justify="left", box=SIMPLE_HEAD)
+    for column in ("client", "task", "backbone"):
+        table.add_column(column)
+    for column in ("train", "validation", "test", "ranks"):
+        table.add_column(column, justify="right")
+    for client, facts in plan["clients"].items():
+        words = [client, facts["task"], facts["backbone"]]
+        counts = [str(facts[split]) for split in ("train", "validation", "test")]
+        table.add_row(*words, *counts, ranks_text(plan["ranks"][client]))
+    return table
+
+
+def compare_table(result: Mapping[str, Any]) -> Table:
+    """One line per arm, averaged over its seeds, between the majority and the ceiling."""
+    table = Table(title=result["study"], title_justify="left", box=SIMPLE_HEAD, padding=(0, 0))
+    keys = [key for key in result["rows"][0]["keys"] if key != "seed"]
+    for key in keys or ["arm"]:
+        table.add_column(key)
+    for column in ("seeds", "mean", "spread", "worst", "MB", "seconds", "p (t)", "p (W)", "d"):
+        table.add_column(column, justify="right", no_wrap=True)
+    blank = [""] * (len(keys) - 1)
+    table.add_row("majority", *blank, "", percent(result["majority"]))
+    arms: dict[tuple[str, ...], list[Mapping[str, Any]]] = {}
+    for row in result["rows"]:
+        arm = tuple(str(row["keys"][key]) for key in keys) or ("all",)
+        arms.setdefault(arm, []).append(row)
+    # Tests are of every arm against the first, in the order of the arms.
+    for (arm, rows), test in zip(arms.items(), [{}, *result["tests"]], strict=True):
+        means = [row["mean"] for row in rows]
+        traffic = statistics.fmean(row["bytes"]["up"] + row["bytes"]["down"] for row in rows)
+        table.add_row(
+            *arm,
+            str(len(rows)),
+            percent(statistics.fmean(means)),
+            percent(statistics.pstdev(means)),
+            percent(min(row["worst"] for row in rows)),
+            f"{traffic / 1e6:.1f}",
+            f"{statistics.fmean(row['seconds'] for row in rows):.0f}",
+            *(_figure(test.get(key)) for key in ("t_test_p", "wilcoxon_p", "cohens_d")),
+        )
+    if result["ceiling"] is not None:
+        table.add_row("ceiling", *blank, "", percent(result["ceiling"]))
+    return table
+
+
+def _figure(value: float | None) -> str:
+    return "" if value is None else f"{value:.3g}"
