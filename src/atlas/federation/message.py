@@ -11,8 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import safetensors.torch
 from safetensors import SafetensorError
+from safetensors.torch import load as load_tensors
+from safetensors.torch import save as save_tensors
 from torch import Tensor
 
 MAX_HEADER = 16 * 2**20
@@ -34,7 +35,7 @@ def encode(tensors: Mapping[str, Tensor], facts: Mapping[str, object]) -> bytes:
     """A message as bytes; their length is what the byte counts count."""
     ready = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
     text = json.dumps(facts, sort_keys=True)
-    return bytes(safetensors.torch.save(ready, metadata={"facts": text}))
+    return bytes(save_tensors(ready, metadata={"facts": text}))
 
 
 def read_header(data: bytes) -> dict[str, Any]:
@@ -61,7 +62,7 @@ def decode(data: bytes) -> Message:
         raise MessageError("no facts in the header")
     try:
         facts = json.loads(metadata["facts"])
-        tensors = safetensors.torch.load(data)
+        tensors = load_tensors(data)
     except (SafetensorError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise MessageError(f"malformed: {error}") from error
     if not isinstance(facts, dict):
