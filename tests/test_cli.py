@@ -111,6 +111,16 @@ clients:
   - {{id: ann, task: {task}, data: {file}}}
 """
 
+CHAT = """
+tasks: {chat: {kind: causal, text: [question], label: answer, metric: exact_match}}
+clients: [{id: ann, task: chat, data: chat.jsonl}]
+backbone: {max_new_tokens: 4}
+name: chat
+rounds: 1
+threads: 1
+"""
+ASKED = "".join(f'{{"question": "who is {i}?", "answer": "number {i}"}}\n' for i in range(20))
+
 BAD_RUNS = {
     "unknown preset": (["nowhere"], None, ["nowhere", "presets: demo"]),
     "unknown key": (["demo", "train.learning_rate=1"], None, ["train.learning_rate", "train.lr"]),
@@ -127,6 +137,13 @@ BAD_RUNS = {
     "unknown task": (["demo", "data.tasks=[sentimant]"], None, ["sentimant", "sentiment"]),
     "unknown backbone": (["demo", "backbone.name=no/such"], None, ["no/such", "allow_hub"]),
     "too many blocks": (["demo", "backbone.name=tiny", "adapter.blocks=99"], None, ["99", "tiny"]),
+    "text too long": (
+        ["demo", "backbone.name=tiny", "backbone.max_length=4096"], None,
+        ["backbone.max_length", "4096"]),
+    "answers too long": (
+        ["own.yaml", "backbone.name=tiny-causal", "backbone.max_new_tokens=4096"],
+        {"own.yaml": CHAT, "chat.jsonl": ASKED},
+        ["backbone.max_new_tokens", "4096"]),
     "unknown module": (
         ["demo", "backbone.name=tiny", "adapter.modules=[qurey]"], None, ["qurey", "query"]),
     "rank of nobody": (
@@ -176,6 +193,56 @@ def test_bad_input_exits_with_2_and_says_what_is_wrong(atlas, tmp_path, case):
     for word in words:
         assert word in err, (word, err)
     assert not (tmp_path / "runs").exists(), "bad input leaves no run behind"
+
+
+def test_files_are_found_from_the_config_and_later_from_anywhere(atlas, tmp_path, monkeypatch):
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub" / "own.yaml").write_text(CHAT)
+    (tmp_path / "sub" / "chat.jsonl").write_text(ASKED)
+    code, _, err = atlas("run", "sub/own.yaml", "backbone.name=tiny-causal")
+    assert code == 0, err
+    (tmp_path / "runs" / "chat" / "summary.json").unlink()
+    monkeypatch.chdir(tmp_path / "sub")
+    code, out, err = atlas("resume", "../runs/chat", "--json")
+    assert code == 0, err
+    code, out, _ = atlas("predict", "../runs/chat", "--client", "ann", "who is 3?", "--json")
+    assert code == 0
+    assert isinstance(json.loads(out)["answer"], str)
+
+
+def test_predict_prompts_as_training_did(atlas, tmp_path, monkeypatch):
+    (tmp_path / "own.yaml").write_text(CHAT)
+    (tmp_path / "chat.jsonl").write_text(ASKED)
+    assert atlas("run", "own.yaml", "backbone.name=tiny-causal")[0] == 0
+    seen = []
+    monkeypatch.setattr(
+        "atlas.jobs.answer.generate_answers", lambda m, s, prompts, n: seen.extend(prompts) or [""]
+    )
+    atlas("predict", "chat", "--client", "ann", "who is 3?")
+    assert seen == ["who is 3?\n"]
+
+
+def test_one_unreadable_run_does_not_hide_the_others(atlas, tmp_path):
+    assert atlas("run", *TINY)[0] == 0
+    (tmp_path / "runs" / "bad").mkdir()
+    (tmp_path / "runs" / "bad" / "config.yaml").write_text("roundz: 3\n")
+    code, out, _ = atlas("show", "--json")
+    assert code == 0
+    assert [(r["run"], r["state"]) for r in json.loads(out)] == [
+        ("bad", "unreadable"),
+        ("demo", "finished"),
+    ]
+    assert "unreadable" in atlas("show")[1]
+
+
+def test_targets_that_cannot_be_written_are_refused(atlas, tmp_path):
+    assert atlas("run", *TINY)[0] == 0
+    (tmp_path / "file").write_text("x")
+    code, _, err = atlas("export", "demo", "--client", "order-1", "--to", "file/inside")
+    assert code == 2
+    assert "cannot be written" in err
+    assert atlas("show", "x" * 300)[0] == 2
+    assert atlas("run", "data.tasks=[" + "sentiment," * 40 + "]")[0] == 2
 
 
 def test_other_verbs_refuse_what_is_not_there(atlas):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import torch
 
@@ -48,6 +50,21 @@ class Federation:
     models: dict[str, Model]
     ranks: dict[str, tuple[int, ...]]
 
+    @cached_property
+    def identity(self) -> dict[str, str]:
+        """Hashes of all examples and of every backbone's weights.
+
+        A resumed run must meet the data and models it was started with, or its bits mean nothing.
+        """
+        digest = hashlib.sha256()
+        for holder in self.holders.values():
+            for client in (holder.data, *holder.members):
+                splits = (client.train, client.validation, client.test)
+                digest.update(repr((client.id, client.task, splits)).encode())
+        names = {holder.data.backbone for holder in self.holders.values()}
+        weights = {n: open_backbone(self.config, n).weights_id for n in sorted(names)}
+        return {"data": digest.hexdigest(), **{f"weights of {n}": w for n, w in weights.items()}}
+
 
 def build_federation(config: FederationConfig, progress: Progress | None = None) -> Federation:
     """Load data and backbones and set up rounds, server and clients.
@@ -64,7 +81,8 @@ def assemble(
 ) -> Federation:
     """A federation of clients whose data is at hand."""
     strategy = _strategy(config)
-    holders = POOLS[strategy.pool](clients)
+    named = [replace(c, backbone=c.backbone or config.backbone.name) for c in clients]
+    holders = POOLS[strategy.pool](named)
     groups, server = _groups(config, strategy, holders)
     engine = LocalEngine(
         groups,
@@ -108,8 +126,7 @@ def _groups(
     """Training groups (backbone and kind of task) and the server's cohorts (backbone)."""
     by_backbone: dict[str, list[Holder]] = {}
     for holder in holders:
-        name = holder.data.backbone or config.backbone.name
-        by_backbone.setdefault(name, []).append(holder)
+        by_backbone.setdefault(holder.data.backbone, []).append(holder)
     _check_rank_names(config.adapter, holders)
     groups, server = [], {}
     for name, owners in sorted(by_backbone.items()):
@@ -120,7 +137,7 @@ def _groups(
             server[name] = without_heads(server[name])
         for kind in sorted({holder.data.task.kind for holder in owners}):
             chosen = [holder for holder in owners if holder.data.task.kind == kind]
-            _check_kind(model, kind, chosen[0])
+            _check_kind(config, model, kind, chosen[0])
             start = _initial(config, model, [members[holder.id] for holder in chosen])
             groups.append(_group(config, strategy, model, chosen, start))
     return groups, server
@@ -168,6 +185,11 @@ def open_backbone(config: FederationConfig, name: str) -> TransformerBackbone:
 def _model(config: FederationConfig, name: str) -> Model:
     backbone = open_backbone(config, name)
     settings = config.adapter
+    if config.backbone.max_length > backbone.max_positions:
+        raise InputError(
+            f"backbone.max_length: {config.backbone.max_length} given, but {name} takes at most "
+            f"{backbone.max_positions} tokens"
+        )
     if settings.blocks > backbone.depth:
         raise InputError(
             f"adapter.blocks: {settings.blocks} given, but {name} has {backbone.depth} blocks"
@@ -190,9 +212,16 @@ def _model(config: FederationConfig, name: str) -> Model:
 
 
 def _member(settings: AdapterSettings, layout: Layout, holder: Holder) -> Member:
-    ranks = settings.ranks.get(holder.id, settings.rank)
+    wanted = [_ranks(settings, layout, member.id) for member in holder.members]
+    # Clients that share an adapter get the largest rank that any of them has.
+    ranks = tuple(max(layer) for layer in zip(*wanted, strict=True))
+    return Member(holder.id, ranks, holder.data.task.label_set)
+
+
+def _ranks(settings: AdapterSettings, layout: Layout, client: str) -> tuple[int, ...]:
+    ranks = settings.ranks.get(client, settings.rank)
     per_layer = tuple(ranks) if isinstance(ranks, list) else (ranks,) * len(layout.modules)
-    key = f"adapter.ranks.{holder.id}" if holder.id in settings.ranks else "adapter.rank"
+    key = f"adapter.ranks.{client}" if client in settings.ranks else "adapter.rank"
     if len(per_layer) != len(layout.modules):
         raise InputError(
             f"{key}: {len(per_layer)} ranks given for {len(layout.modules)} adapted layers"
@@ -201,18 +230,23 @@ def _member(settings: AdapterSettings, layout: Layout, holder: Holder) -> Member
     for rank in per_layer:
         if not 1 <= rank <= largest:
             raise InputError(f"{key}: {rank} is not a rank; allowed: 1 to {largest}")
-    return Member(holder.id, per_layer, holder.data.task.label_set)
+    return per_layer
 
 
 def _check_rank_names(settings: AdapterSettings, holders: Sequence[Holder]) -> None:
-    known = sorted(holder.id for holder in holders)
+    known = sorted(member.id for holder in holders for member in holder.members)
     for client in settings.ranks:
         if client not in known:
             raise InputError(f"adapter.ranks.{client}: no such client; clients: {', '.join(known)}")
 
 
-def _check_kind(model: Model, kind: str, holder: Holder) -> None:
-    if kind == "causal" and not model.backbone.can_generate:
+def _check_kind(config: FederationConfig, model: Model, kind: str, holder: Holder) -> None:
+    if kind != "causal":
+        return
+    new, limit = config.backbone.max_new_tokens, model.backbone.max_positions
+    if model.backbone.can_generate and new >= limit:
+        raise InputError(f"backbone.max_new_tokens: {new} given; allowed: below {limit}")
+    if not model.backbone.can_generate:
         raise InputError(
             f"client {holder.id}: task {holder.data.task.name!r} is causal, but backbone "
             f"{model.backbone.name!r} is an encoder; choose a causal backbone or another task"

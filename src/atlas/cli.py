@@ -57,7 +57,7 @@ def run(
     from atlas.jobs.run import start_run
     from atlas.report.live import live_display
 
-    if "=" in source and not Path(source).exists():
+    if "=" in source and not source.endswith((".yaml", ".yml")):
         source, overrides = "demo", [source, *(overrides or [])]
     config = load_config(source, overrides or [])
     with live_display(_console(to_stderr=as_json)) as display:

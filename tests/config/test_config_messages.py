@@ -41,7 +41,8 @@ OVERRIDES = {
     "name=7": ["name: 7 is not text; put it in quotes; allowed: 1 to 64 letters"],
     "name=": ["name: null is not text; allowed: 1 to 64 letters"],
     "threads=x": [
-        'threads: "x" is not written as a whole number; allowed: a whole number >= 1, or null'
+        'threads: "x" is not written as a whole number; '
+        "allowed: a whole number >= 1 and <= 1024, or null"
     ],
     "data.path=3": ["data.path: 3 is not text; put it in quotes; allowed: a path, or null"],
     "adapter.modules=query": [

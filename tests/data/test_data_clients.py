@@ -192,7 +192,7 @@ def test_test_data_is_bounded_and_wins(tmp_path):
     (client,) = load_clients(own_config(listed, test=20))
     assert len(client.test) == 20 and len(client.train) + len(client.validation) == 10
     both = [{**listed[0], "test_data": str(data)}]
-    with pytest.raises(InputError, match="clients.a.data: .*0 examples that are in no test data"):
+    with pytest.raises(InputError, match="clients.a.data: .*0 examples that no client of task"):
         load_clients(own_config(both))
 
 
@@ -235,3 +235,13 @@ def test_real_data(real_data, task, partition):
     assert len(clients) == 3
     assert_no_leakage(clients)
     assert all(len(c.train) == 48 and len(c.test) == 80 for c in clients)
+
+
+def test_clients_that_share_a_file_do_not_train_on_each_others_validation(tmp_path):
+    data = write_jsonl(tmp_path / "d.jsonl", sentences(60))
+    listed = [{"id": name, "task": "sst2", "data": str(data)} for name in ("a", "b")]
+    one, two = load_clients(own_config(listed))
+    for client, other in ((one, two), (two, one)):
+        judged = {e.texts for e in (*other.validation, *other.test)}
+        assert not judged & {e.texts for e in client.train}
+        assert not {e.texts for e in other.test} & {e.texts for e in client.validation}

@@ -4,7 +4,7 @@ from atlas.config.models import TaskSettings
 from atlas.data.examples import read_example, text_key
 from atlas.data.tasks import TASKS, find_task, task_registry
 from atlas.errors import InputError
-from atlas.federation.task import Example
+from atlas.federation.task import Example, Task
 
 METRICS = {
     "sst2": "accuracy",
@@ -125,3 +125,11 @@ def test_user_tasks_join_the_registry():
     assert example == Example(("H. Who?\n",), -1, "me")
     plain = task_registry({"p": TaskSettings(kind="causal", text=["q", "r"], label="a")})["p"]
     assert read_example(plain, {"q": "1", "r": "2", "a": "3"}, "w").texts == ("1\n2\n",)
+
+
+@pytest.mark.parametrize("value", [2, "2", " 2 "])
+def test_a_number_that_is_a_label_name_means_that_name(value):
+    stars = Task("stars", "classification", ("text",), "label", labels=("1", "2", "3"))
+    assert read_example(stars, {"text": "x", "label": value}, "here").label == 1
+    turned = Task("turned", "classification", ("text",), "label", labels=("1", "0"))
+    assert read_example(turned, {"text": "x", "label": 0}, "here").label == 1

@@ -104,6 +104,12 @@ def test_blend_is_the_mixture_of_products_cut_to_rank():
     )
 
 
+def test_broken_logits_never_count_as_a_score():
+    broken = {"score": 0.9, "loss": math.nan}
+    assert judge(broken) < judge({"score": 0.0, "loss": 50.0})
+    assert judge({"loss": math.inf}) < judge({"loss": 1e6})
+
+
 def test_a_client_whose_training_blew_up_takes_the_mixture():
     _, group, _ = trained(1)
     good = group.arms["held"].take("a1")

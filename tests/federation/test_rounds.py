@@ -264,6 +264,77 @@ def test_sampling_is_addressed_and_absent_policies_differ():
     assert (weights[-1][0] > 0).sum() == 3
 
 
+def test_absent_clients_count_with_what_they_last_sent():
+    config = make_config(sample=0.5, alone=False, rounds=3, absent="last")
+    federation, spy, events = play(config)
+    sent = {}
+    for task, _, replies in spy.log:
+        if task == "fit":
+            sent |= {client: decode(reply) for client, reply in replies.items()}
+    module = federation.models["a1"].layout.modules[0]
+    counts = {client: message.facts["examples"] for client, message in sent.items()}
+    total = sum(counts.values())
+    mean = sum(n * change(sent[c].tensors, module) for c, n in counts.items()) / total
+    u, s, vh = torch.linalg.svd(mean)
+    for adapter in held(federation).values():
+        found = change(adapter, module)
+        assert torch.allclose(found, (u[:, :3] * s[:3]) @ vh[:3], atol=1e-6)
+
+
+def test_clients_that_were_not_asked_are_sent_nothing_under_local():
+    config = make_config(strategy="local", sample=0.4, alone=False, rounds=1, validate_every=0)
+    federation, spy, _ = play(config)
+    asked = set(spy.log[0][1])
+    assert len(asked) == 2
+    assert set(federation.state.ledger.totals) == asked
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"strategy": "fedavg-body"},
+        {"strategy": "local"},
+        {"train": {"keep_moments": True}},
+        {"keep_best": True},
+    ],
+)
+def test_a_client_that_blows_up_once_is_back_in_the_next_round(changes, monkeypatch):
+    from atlas.engines import training
+
+    train = training.fit
+
+    def explode(store, stack, lessons, settings, clock, **rest):
+        fitted = train(store, stack, lessons, settings, clock, **rest)
+        if clock.round == 1:
+            row = [lesson.client for lesson in lessons].index("a1")
+            for value in fitted.stack.tensors.values():
+                value[row] = float("nan")
+            for first, second in fitted.moments.values():
+                first[row], second[row] = float("nan"), float("nan")
+        return fitted
+
+    monkeypatch.setattr(training, "fit", explode)
+    federation, _, _ = play(make_config(rounds=3, **changes))
+    assert [(f["round"], f["client"]) for f in federation.state.failures] == [(1, "a1")]
+    assert "NaN" in federation.state.failures[0]["reason"]
+    for arm in ("held", "shadow"):
+        for adapter in held(federation, arm).values():
+            assert all(torch.isfinite(value).all() for value in adapter.values())
+
+
+def test_pooling_knows_the_default_backbone_and_the_largest_rank():
+    from dataclasses import replace
+
+    clients = make_clients()
+    clients[0] = replace(clients[0], backbone="tiny")
+    config = make_config(strategy="pooled", adapter={"ranks": {"a2": 5}})
+    federation = assemble(config, clients)
+    assert sorted(federation.holders) == ["pooled-colour", "pooled-shape", "pooled-size"]
+    assert federation.ranks["pooled-colour"] == (5, 5, 5, 5)
+    assert federation.ranks["pooled-shape"] == (3, 3, 3, 3)
+
+
 def test_clients_one_by_one_are_the_slow_twin_of_the_stack():
     fast, _, _ = play(make_config(backbone={"dtype": "float64"}))
     slow, _, _ = play(make_config(backbone={"dtype": "float64"}, train={"stacked": False}))

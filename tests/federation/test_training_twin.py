@@ -68,8 +68,10 @@ class Twin:
         return add
 
     def train(self, settings, offset):
+        heads = [value for name, value in self.values.items() if name.startswith("head/")]
+        others = [value for name, value in self.values.items() if not name.startswith("head/")]
         optimiser = torch.optim.AdamW(
-            self.values.values(), lr=settings.lr, weight_decay=settings.weight_decay
+            [{"params": others}, {"params": heads}], weight_decay=settings.weight_decay
         )
         rows = torch.arange(len(self.client.train)).numpy() + offset
         lesson = Lesson(self.client.id, rows, rows[:0])
@@ -81,6 +83,7 @@ class Twin:
                 progress = (CLOCK.round - 1 + step / total) / CLOCK.rounds
                 rate = settings.lr * settings.round_decay ** (CLOCK.round - 1) * (1 - progress)
                 optimiser.param_groups[0]["lr"] = rate
+                optimiser.param_groups[1]["lr"] = rate * settings.head_lr / settings.lr
                 optimiser.zero_grad()
                 self.loss([self.client.train[i - offset] for i in batch]).backward()
                 norm = torch.nn.utils.clip_grad_norm_(self.values.values(), settings.clip)
@@ -133,7 +136,7 @@ def check_equal(result, twins):
 
 def test_stacked_cohort_equals_separate_adapters():
     settings = TrainSettings(
-        epochs=None, steps=10, batch=4, lr=0.02, clip=0.05, weight_decay=0.1,
+        epochs=None, steps=10, batch=4, lr=0.02, head_lr=0.05, clip=0.05, weight_decay=0.1,
         schedule="linear", round_decay=0.9,
     )  # fmt: skip
     start, result, fitted, twins = run_both(settings, [10, 7, 13])
@@ -149,7 +152,7 @@ def test_stacked_cohort_equals_separate_adapters():
 
 def test_unequal_step_counts_and_one_early_stop():
     settings = TrainSettings(
-        epochs=4, batch=4, lr=0.05, clip=0.05, weight_decay=0.1, schedule="linear",
+        epochs=4, batch=4, lr=0.05, head_lr=0.02, clip=0.05, weight_decay=0.1, schedule="linear",
         round_decay=0.9, early_stop=EarlyStop(patience=1),
     )  # fmt: skip
     _, result, fitted, twins = run_both(settings, [6, 12, 9])

@@ -14,7 +14,8 @@ from atlas.jobs.run import start_run
 
 TEXTS = ["The plot was thin, but the music saved it.", "Nothing worked.", "We went home smiling."]
 OVERRIDES = [
-    "rounds=1", "threads=1", "alone=false", "data.train=16", "data.validation=8", "data.test=8",
+    "rounds=1", "threads=1", "keep_best=false", "alone=false", "data.train=16",
+    "data.validation=8", "data.test=8",
     "data.clients_per_task=1", "adapter.ranks.sentiment-1=[1,4,8,2]", "train.lr=0.01",
 ]  # fmt: skip
 

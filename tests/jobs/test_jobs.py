@@ -30,6 +30,13 @@ def small(**changes):
     return make_config(**{"data": DATA, "rounds": 2, **changes})
 
 
+def unfinished(folder, **changes):
+    """A run that was killed just before its summary was written."""
+    run = start_run(small(**changes), folder).folder
+    run.summary.unlink()
+    return run
+
+
 @pytest.mark.parametrize(
     "changes",
     [
@@ -66,10 +73,42 @@ def test_the_resolved_config_is_saved_and_runs_again_to_the_same_bits(tmp_path):
 
 def test_a_finished_run_can_be_finished_again(tmp_path):
     first = start_run(small(), tmp_path)
+    assert resume_run(first.folder.path).summary == first.summary
     first.folder.summary.unlink()
     again = resume_run(first.folder.path)
     assert again.summary["adapters_sha256"] == first.summary["adapters_sha256"]
     assert again.summary["bytes"] == first.summary["bytes"]
+    names = [event["event"] for event in read_events(first.folder.events)]
+    assert names.count("tested") == 3, "every client's test is told once"
+
+
+def test_a_run_goes_on_only_with_the_data_it_was_started_with(tmp_path):
+    file = tmp_path / "mood.csv"
+    rows = [f"{'good' if i % 2 else 'bad'} thing {i},{i % 2}" for i in range(40)]
+    file.write_text("\n".join(["text,label", *rows]))
+    config = small(
+        tasks={"mood": {"text": ["text"], "labels": ["bad", "good"]}},
+        clients=[{"id": "ann", "task": "mood", "data": str(file)}],
+        data={},
+    )
+    run = start_run(config, tmp_path).folder
+    run.summary.unlink()
+    file.write_text("\n".join(["text,label", *rows[:-1], "another thing,1"]))
+    with pytest.raises(InputError, match="saved with other data"):
+        resume_run(run.path)
+    file.write_text("\n".join(["text,label", *rows]))
+    assert resume_run(run.path).summary is not None
+
+
+def test_a_run_without_any_usable_reply_fails_and_says_why(tmp_path, monkeypatch):
+    from atlas.engines import local
+
+    def broken(*arguments):
+        raise RuntimeError("out of memory")
+
+    monkeypatch.setattr(local, "fit_group", broken)
+    with pytest.raises(RuntimeError, match="no client ever gave a usable reply.*out of memory"):
+        start_run(small(alone=False), tmp_path)
 
 
 def interrupt_after_first_round(config, folder):
@@ -103,7 +142,7 @@ def hold_lock(path, locked):
 
 
 def test_a_run_that_is_running_is_locked(tmp_path):
-    run = start_run(small(), tmp_path).folder
+    run = unfinished(tmp_path)
     locked = FORK.Event()
     process = FORK.Process(target=hold_lock, args=(run.path, locked))
     process.start()
@@ -118,20 +157,21 @@ def test_a_run_that_is_running_is_locked(tmp_path):
 
 
 def test_resume_forces_the_recorded_threads(tmp_path):
-    run = start_run(small(threads=2), tmp_path).folder
+    run = unfinished(tmp_path, threads=2)
     torch.set_num_threads(1)
     try:
         resume_run(run.path)
         assert torch.get_num_threads() == 2
     finally:
         torch.set_num_threads(1)
+    run.summary.unlink()
     run.machine.write_text("{}")
     with pytest.raises(InputError, match=r"machine\.json"):
         resume_run(run.path)
 
 
 def test_a_checkpoint_of_another_shape_is_refused_and_nothing_is_lost(tmp_path):
-    run = start_run(small(), tmp_path).folder
+    run = unfinished(tmp_path)
     before = {p: p.read_bytes() for p in run.rounds.rglob("*") if p.is_file()}
     text = run.config.read_text()
     run.config.write_text(text.replace("rank: 3", "rank: 2"))

@@ -18,11 +18,10 @@ from atlas.runs.events import read_events
 from tests.helpers import make_config
 
 FORK = multiprocessing.get_context("fork")
-SETTINGS = {
-    "rounds": 6,
-    "keep_best": True,
-    "train": {"keep_moments": True},
-    "data": {"train": 16, "validation": 8, "test": 12, "clients_per_task": 1},
+DATA = {"train": 16, "validation": 8, "test": 12, "clients_per_task": 1}
+KINDS = {
+    "keep_best": {"keep_best": True, "train": {"keep_moments": True}},
+    "sampled": {"strategy": "fedavg-body", "sample": 0.5, "absent": "last"},
 }
 
 
@@ -38,23 +37,28 @@ def finish(process):
     return process
 
 
-def uninterrupted(folder):
-    config = make_config(name="whole", **SETTINGS)
+def settings(kind, name):
+    return make_config(name=name, rounds=6, data=DATA, **KINDS[kind])
+
+
+def uninterrupted(folder, kind):
+    config = settings(kind, "whole")
     began = time.monotonic()
     finish(in_child(start_run, config, folder))
     summary = json.loads((folder / "whole" / "summary.json").read_text())
     return summary["adapters_sha256"], time.monotonic() - began
 
 
-def kill_and_resume(folder, name, delay):
+def kill_and_resume(folder, config, delay):
     """Start a run, kill it after `delay`, resume it; returns its hash and the kill's facts."""
+    name = config.name
     run = folder / name
-    process = in_child(start_run, make_config(name=name, **SETTINGS), folder)
+    process = in_child(start_run, config, folder)
     time.sleep(delay)
     os.kill(process.pid, signal.SIGKILL)
     process.join()
     if not (run / "config.yaml").exists():  # killed before it was a run: nothing to lose
-        finish(in_child(start_run, make_config(name=name, **SETTINGS), folder))
+        finish(in_child(start_run, config, folder))
         run = folder / (name if (run / "config.yaml").exists() else f"{name}-2")
         return json.loads((run / "summary.json").read_text())["adapters_sha256"], 0, 0
     saved = latest_round(run / "rounds")
@@ -70,25 +74,27 @@ def kill_and_resume(folder, name, delay):
     return summary["adapters_sha256"], number, finished - number
 
 
-def check_kills(folder, count, seed):
-    wanted, seconds = uninterrupted(folder)
+def check_kills(folder, kind, count, seed):
+    wanted, seconds = uninterrupted(folder, kind)
     delays = np.random.default_rng(seed).uniform(0.0, 1.05 * seconds, count)
     stages = []
     for i, delay in enumerate(sorted(delays)):
-        found, saved, repeated = kill_and_resume(folder, f"run{i}", float(delay))
+        found, saved, repeated = kill_and_resume(folder, settings(kind, f"run{i}"), float(delay))
         assert found == wanted
         assert 0 <= repeated <= 1, "at most one round may be repeated"
         stages.append(saved)
     return stages
 
 
-def test_killed_runs_resume_to_the_same_bits(tmp_path):
-    stages = check_kills(tmp_path, 4, seed=1)
+@pytest.mark.parametrize("kind", sorted(KINDS))
+def test_killed_runs_resume_to_the_same_bits(tmp_path, kind):
+    stages = check_kills(tmp_path, kind, 3, seed=1)
     assert max(stages) > 0, "a kill must fall into the rounds"
 
 
 @pytest.mark.slow
-def test_twenty_kills(tmp_path):
-    stages = check_kills(tmp_path, 20, seed=2)
-    print(f"\n20 of 20 kills resumed to the same adapters; rounds saved at each kill: {stages}")
+@pytest.mark.parametrize("kind", sorted(KINDS))
+def test_twenty_kills(tmp_path, kind):
+    stages = check_kills(tmp_path, kind, 20, seed=2)
+    print(f"\n{kind}: 20 of 20 kills resumed to the same adapters; rounds saved: {stages}")
     assert len(set(stages)) > 2

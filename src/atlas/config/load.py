@@ -14,6 +14,7 @@ from pydantic import ValidationError
 from atlas.config.explain import explain, nearest, show
 from atlas.config.models import FederationConfig
 from atlas.config.overrides import merge, parse_override, set_value
+from atlas.config.paths import anchor, fill_data_path
 from atlas.config.reading import parse_mapping, to_yaml
 from atlas.errors import InputError
 
@@ -33,6 +34,9 @@ def preset_names() -> list[str]:
 def load_config(source: str, overrides: Sequence[str]) -> FederationConfig:
     """Reads a whole configuration; later parts win: file, then size block, then overrides.
 
+    Relative paths become absolute: those of a file are relative to it, those of overrides to the
+    current folder.
+
     Args:
         source: The name of a preset, or the path of a YAML file.
         overrides: Texts such as ``train.lr=1e-3``; the value is read as YAML.
@@ -45,10 +49,12 @@ def load_config(source: str, overrides: Sequence[str]) -> FederationConfig:
     """
     changes = [parse_override(text) for text in overrides]
     settings = _resolve_size(_read_source(source), changes)
+    if source not in preset_names():
+        settings = anchor(settings, Path(source).absolute().parent)
     for path, value in changes:
         if path != ["size"]:
             set_value(settings, path, value)
-    return _validate(settings)
+    return _validate(fill_data_path(anchor(settings, Path.cwd())))
 
 
 def load_resolved(path: Path) -> FederationConfig:

@@ -137,7 +137,9 @@ class FederationConfig(Settings):
     name: Annotated[str, Field(pattern=CLIENT_ID)] = "federation"
     seed: Annotated[int, Field(ge=0)] = 0
     device: Literal["cpu", "cuda"] = "cpu"
-    threads: Positive | None = Field(None, description="torch threads; default: all cores")
+    threads: Annotated[int, Field(ge=1, le=1024)] | None = Field(
+        None, description="torch threads; default: all cores"
+    )
     rounds: Positive = 5
     strategy: str = "fedavg"
     keep_best: bool | None = Field(

@@ -32,7 +32,7 @@ def read_example(task: Task, record: Fields, where: str) -> Example:
         raise InputError(f"{where}: {fields} empty, but task {task.name!r} reads it")
     if task.kind == "classification":
         return Example(texts, _index(_field(task, record, task.label, where), task, where))
-    prompt = (_prompt(task, texts),)
+    prompt = (render_prompt(task, texts),)
     if not task.choices:
         answer = _text(task, record, task.label, where)
         if not answer.strip():
@@ -73,7 +73,7 @@ def _encodable(text: str, field: str, where: str) -> str:
     return text
 
 
-def _prompt(task: Task, texts: Sequence[str]) -> str:
+def render_prompt(task: Task, texts: Sequence[str]) -> str:
     """The prompt; without a template the fields stand on lines of their own."""
     if not task.prompt:
         return "\n".join(texts) + "\n"
@@ -88,7 +88,9 @@ def _whole(value: object) -> int | None:
 
 
 def _index(value: object, task: Task, where: str) -> int:
-    name = value.strip() if isinstance(value, str) else value
+    # A number that is a label's name means that name, as it does in CSV files, where all is text.
+    name = str(value).strip() if _whole(value) is not None else value
+    name = name.strip() if isinstance(name, str) else name
     if name in task.labels:
         return task.labels.index(str(name))
     index = _whole(value)
@@ -114,7 +116,7 @@ def _choices(value: object, task: Task, where: str) -> tuple[str, ...]:
 
 
 def _choice(value: object, choices: tuple[str, ...], task: Task, where: str) -> int:
-    if value in choices:
+    if isinstance(value, str) and value in choices:
         return choices.index(str(value))
     index = _whole(value)
     if index is None or not 0 <= index < len(choices):

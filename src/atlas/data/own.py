@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from atlas.config.models import ClientSettings, FederationConfig
@@ -22,19 +22,20 @@ _TRAIN, _VALIDATION = 0.5, 0.2
 
 @dataclass(frozen=True)
 class _Draft:
-    """A client whose test data is settled and whose other examples are not."""
+    """A client whose test data, and later its validation data, is settled."""
 
     settings: ClientSettings
     task: Task
     rest: list[Example]
     test: list[Example]
+    validation: tuple[Example, ...] = ()
 
 
 def own_clients(config: FederationConfig, registry: Mapping[str, Task]) -> list[ClientData]:
     """The clients of the settings' `clients` list.
 
-    All tests are settled first; a text in the test of any client of a task is then left out of
-    the training and validation data of all of them.
+    All tests are settled first, then all validation data, so that a text in either of them is
+    in no training data of any client of the task, and no test text is validated on.
 
     Raises:
         InputError: If a task is unknown, or a file bad or too small.
@@ -43,7 +44,11 @@ def own_clients(config: FederationConfig, registry: Mapping[str, Task]) -> list[
     tests: dict[str, set[Key]] = {}
     for draft in drafts:
         tests.setdefault(draft.task.name, set()).update(text_key(e) for e in draft.test)
-    return [_finish(config, draft, tests[draft.task.name]) for draft in drafts]
+    judged = [_validate(config, draft, tests[draft.task.name]) for draft in drafts]
+    held_out = {task: set(keys) for task, keys in tests.items()}
+    for draft in judged:
+        held_out[draft.task.name].update(text_key(e) for e in draft.validation)
+    return [_finish(config, draft, held_out[draft.task.name]) for draft in judged]
 
 
 def read_examples(path: Path, task: Task) -> list[Example]:
@@ -97,27 +102,43 @@ def _draft(
     )
 
 
-def _finish(config: FederationConfig, draft: _Draft, tested: set[Key]) -> ClientData:
-    """Splits what no test holds into training and validation data."""
+def _validate(config: FederationConfig, draft: _Draft, tested: set[Key]) -> _Draft:
+    """Settles the validation data, from what no test holds."""
     rest = [draft.rest[i] for i in distinct(draft.rest, tested)]
-    client = draft.settings
-    if len(rest) < 2:
-        raise InputError(
-            f"clients.{client.id}.data: {client.data} has {len(rest)} examples that are in no test "
-            f"data of task {draft.task.name!r}; at least 2 are needed"
-        )
+    _check_left(draft, len(rest), least=2)
     share = _VALIDATION / (_TRAIN + _VALIDATION)
     validated = max(1, min(config.data.validation, int(share * len(rest))))
-    trained = min(config.data.train or len(rest), len(rest) - validated)
-    rng = generator(config.seed, "data", client.id, "split")
-    validation, train = split_client(len(rest), (validated, trained), rng)
+    rng = generator(config.seed, "data", draft.settings.id, "split")
+    sizes = (validated, len(rest) - validated)
+    validation, others = split_client(len(rest), sizes, rng)
+    return replace(
+        draft,
+        rest=[rest[i] for i in others.tolist()],
+        validation=tuple(rest[i] for i in validation.tolist()),
+    )
+
+
+def _finish(config: FederationConfig, draft: _Draft, held_out: set[Key]) -> ClientData:
+    """Trains on what no client of the task is judged by."""
+    left = [draft.rest[i] for i in distinct(draft.rest, held_out)]
+    _check_left(draft, len(left), least=1)
+    client = draft.settings
     return ClientData(
         id=client.id,
         task=draft.task,
-        train=tuple(rest[i] for i in train.tolist()),
-        validation=tuple(rest[i] for i in validation.tolist()),
+        train=tuple(left[: config.data.train]),
+        validation=draft.validation,
         test=tuple(draft.test),
         group=draft.task.name,
         device=client.device,
         backbone=client.backbone,
     )
+
+
+def _check_left(draft: _Draft, count: int, least: int) -> None:
+    if count < least:
+        client = draft.settings
+        raise InputError(
+            f"clients.{client.id}.data: {client.data} has {count} examples that no client of task "
+            f"{draft.task.name!r} is judged by; at least {least} needed"
+        )

@@ -20,7 +20,8 @@ ACCEPTS = (0.0, 0.25, 0.5, 0.75, 1.0)
 def judge(scores: Scores) -> Judgement:
     """The task's own metric first, the loss to tell equals apart; causal tasks by loss alone."""
     found = (scores["score"], -scores["loss"]) if "score" in scores else (-scores["loss"],)
-    return tuple(-math.inf if math.isnan(value) else value for value in found)
+    # Broken logits still have a largest entry and so a score; it must never count.
+    return found if math.isfinite(scores["loss"]) else (-math.inf,) * len(found)
 
 
 def validate(group: Group, cohort: Cohort, clients: Sequence[str]) -> dict[str, Scores]:
@@ -78,9 +79,10 @@ def accept_best(group: Group, mixtures: Mapping[str, Adapter]) -> dict[str, floa
             if client not in best or judge(scores) > best[client][0]:
                 best[client] = (judge(scores), share)
     chosen = {c: blends[share].take(c) for c, (_, share) in best.items()}
+    alone = validate(group, group.arms["shadow"], clients)
+    # Nothing is written before everything is known, so that a failure leaves clients as they were.
     group.arms["held"] = group.arms["held"].put(chosen)
     remember_best(group, "held", {client: judgement for client, (judgement, _) in best.items()})
-    alone = validate(group, group.arms["shadow"], clients)
     remember_best(group, "shadow", {client: judge(scores) for client, scores in alone.items()})
     return {client: share for client, (_, share) in best.items()}
 

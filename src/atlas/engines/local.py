@@ -11,6 +11,7 @@ from atlas.engines.groups import Group
 from atlas.engines.snapshot import load_client, save_client
 from atlas.engines.testing import score_on_test
 from atlas.engines.training import fit_group
+from atlas.errors import InputError
 from atlas.federation.client import Clock
 from atlas.federation.cohort import Adapter, adapter_sha256
 from atlas.federation.message import Message, MessageError, decode, encode
@@ -87,6 +88,8 @@ class LocalEngine:
         """Run a handler for all clients at once; if that fails, one by one to find who failed."""
         try:
             return handler(group, asked)
+        except InputError:
+            raise  # the user's settings are wrong for everybody
         except EXPECTED_FAILURES as error:
             if len(asked) == 1:
                 return dict.fromkeys(asked, Failure(f"{type(error).__name__}: {error}"))
@@ -101,13 +104,11 @@ class LocalEngine:
         report = self.progress
         steps = None if report is None else partial(report, "training")
         facts = fit_group(group, sorted(asked), self.settings, clock, steps)
-        return {
-            client: encode(
-                self._outgoing(group, client),
-                {**facts[client], "examples": len(group.holders[client].data.train)},
-            )
-            for client in sorted(asked)
-        }
+        replies: dict[str, Reply] = dict.fromkeys(asked, Failure("training gave NaN or Inf"))
+        for client, found in facts.items():
+            count = len(group.holders[client].data.train)
+            replies[client] = encode(self._outgoing(group, client), {**found, "examples": count})
+        return replies
 
     def _outgoing(self, group: Group, client: str) -> Adapter:
         adapter = group.arms["held"].take(client)

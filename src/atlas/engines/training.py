@@ -24,24 +24,35 @@ def fit_group(
     """Train `clients` of a group, and their shadows on the same batches.
 
     Nothing is written unless the whole stack trains, so a failure leaves every client as it was.
+    A row whose training blew up is not written either: adapter, head and moments stay what they
+    were before the round.
 
     Returns:
-        Facts per client: loss and steps of its held adapter.
+        Facts per client (loss and steps of its held adapter); clients that blew up are left out.
     """
     arms = [arm for arm in TRAINED_ARMS if arm in group.arms]
     stack = stack_cohorts([group.arms[arm].select(clients) for arm in arms])
     lessons = [group.lesson(client) for _ in arms for client in clients]
     carried = _carried(group, arms, clients) if settings.keep_moments else None
     fitted = fit(group.store, stack, lessons, settings, clock, carried=carried, progress=progress)
+    sound = finite_rows(fitted)
     for i, arm in enumerate(arms):
-        part = slice(i * len(clients), (i + 1) * len(clients))
-        group.write(arm, clients, {k: v[part] for k, v in fitted.stack.tensors.items()})
+        rows = [i * len(clients) + k for k in range(len(clients)) if sound[i * len(clients) + k]]
+        owners = [clients[row % len(clients)] for row in rows]
+        group.write(arm, owners, {k: v[rows] for k, v in fitted.stack.tensors.items()})
         if settings.keep_moments:
-            _keep(group, arm, clients, fitted, part)
+            _keep(group, arm, owners, fitted, rows)
     return {
         client: {"loss": float(fitted.losses[row]), "steps": int(fitted.steps[row])}
         for row, client in enumerate(clients)
+        if sound[row]
     }
+
+
+def finite_rows(fitted: Fitted) -> list[bool]:
+    """Which rows of a trained stack hold neither NaN nor Inf."""
+    checks = [torch.isfinite(value).flatten(1).all(1) for value in fitted.stack.tensors.values()]
+    return [bool(flag) for flag in torch.stack(checks).all(0)]
 
 
 def _carried(
@@ -66,14 +77,14 @@ def _carried(
     return joined, torch.cat(made)
 
 
-def _keep(group: Group, arm: str, clients: Sequence[str], fitted: Fitted, part: slice) -> None:
+def _keep(group: Group, arm: str, clients: Sequence[str], fitted: Fitted, rows: list[int]) -> None:
     kept, count = group.moments[arm]
     index = group.arms[arm].index(clients).to(count.device)
     moments = {
         name: (
-            first.index_copy(0, index, fitted.moments[name][0][part]),
-            second.index_copy(0, index, fitted.moments[name][1][part]),
+            first.index_copy(0, index, fitted.moments[name][0][rows]),
+            second.index_copy(0, index, fitted.moments[name][1][rows]),
         )
         for name, (first, second) in kept.items()
     }
-    group.moments[arm] = (moments, count.index_copy(0, index, fitted.made[part]))
+    group.moments[arm] = (moments, count.index_copy(0, index, fitted.made[rows]))

@@ -65,6 +65,7 @@ class Backbone(Protocol):
     dtype: torch.dtype
     head_layers: tuple[HeadLayer, ...]
     can_generate: bool
+    max_positions: int
 
     def tokenize(self, task: Task, examples: Sequence[Example], max_length: int) -> Inputs:
         """Tokenise examples; causal answers are never truncated away, prompts are."""

@@ -30,13 +30,13 @@ def one_per_task(clients: Sequence[ClientData]) -> list[Holder]:
     """Clients with the same task and backbone share one adapter, trained on all their data."""
     groups: dict[tuple[str, str], list[ClientData]] = {}
     for client in sorted(clients, key=lambda c: c.id):
-        groups.setdefault((client.backbone, client.task.name), []).append(client)
-    holders = []
-    for (_, task), members in sorted(groups.items()):
-        name = task if len({key[0] for key in groups if key[1] == task}) == 1 else members[0].id
+        groups.setdefault((client.task.name, client.backbone), []).append(client)
+    holders: list[Holder] = []
+    for (task, _), members in sorted(groups.items()):
+        number = 1 + sum(holder.data.task.name == task for holder in holders)
         pooled = replace(
             members[0],
-            id=f"pooled-{name}"[:64],
+            id=f"pooled-{task}" if number == 1 else f"pooled-{task}-{number}",
             train=tuple(example for member in members for example in member.train),
             validation=tuple(example for member in members for example in member.validation),
             test=(),

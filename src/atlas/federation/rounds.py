@@ -48,7 +48,16 @@ class Plan:
 
 @dataclass
 class ServerState:
-    """What the server remembers between rounds; all of it goes into the checkpoint."""
+    """What the server remembers between rounds; all of it goes into the checkpoint.
+
+    Attributes:
+        cohorts: The last good adapter each client sent (at first the initial one), by backbone.
+        round: The last round done.
+        examples: Training examples of every client that ever replied.
+        ledger: Bytes so far.
+        refused: Replies that the guard did not let in.
+        failures: Clients that did not do what they were asked.
+    """
 
     cohorts: dict[str, Cohort]
     round: int = 0
@@ -101,8 +110,9 @@ def run_round(plan: Plan, state: ServerState, transport: Transport, observe: Obs
         trained = cohort.put(replied)
         weights = relate(plan, state, trained, set(replied), number)
         mixed = mix_cohort(trained, weights, space=plan.strategy.space, heads=plan.strategy.heads)
-        state.cohorts[name] = mixed
-        accepts = _deliver(plan, desk, mixed, weights, set(replied))
+        state.cohorts[name] = trained
+        asked = set(clients) & set(cohort.clients)
+        accepts = _deliver(plan, desk, mixed, weights, (asked, set(replied)))
         _log_mixture(observe, number, trained, weights, accepts)
     if plan.validate_every and number % plan.validate_every == 0:
         _validate(state, desk)
@@ -223,17 +233,25 @@ def _fit(plan: Plan, state: ServerState, desk: _Desk, clients: list[str]) -> dic
 
 
 def _deliver(
-    plan: Plan, desk: _Desk, mixed: Cohort, weights: Tensor, replied: set[str]
+    plan: Plan, desk: _Desk, mixed: Cohort, weights: Tensor, present: tuple[set[str], set[str]]
 ) -> dict[str, float]:
     """Send every client within reach its mixture; returns how much of it each accepted.
 
-    A client whose row is e_k already holds the result and is sent no tensors, unless its reply
-    was refused: then it gets back the last good adapter the server has of it.
+    A client whose row is e_k holds the result already. It is sent no tensors, unless it was asked
+    and gave no usable reply: then it gets back the last good adapter the server has of it.
+
+    Args:
+        plan: The run's fixed choices.
+        desk: Sends and counts.
+        mixed: The mixtures.
+        weights: W.
+        present: Who was asked this round, and who gave a usable reply.
     """
+    asked, replied = present
     own = is_identity_row(weights) if weights.dim() == 2 else is_identity_row(weights).all(0)
     payloads, sent = {}, {}
     for row, client in enumerate(mixed.clients):
-        if plan.strategy.reach == "present" and client not in replied and bool(own[row]):
+        if client not in asked and bool(own[row]):
             continue
         adapter: Adapter = {}
         if not bool(own[row]) or client not in replied:

@@ -64,7 +64,11 @@ class ExampleStore:
         Ranking choices asks how well a choice fits, not how surely the text stops after it.
         """
         if self.targets is not None:
-            self.targets[self.offsets + self.lengths - 1] = -100
+            last = self.offsets + self.lengths - 1
+            ends = self.targets[last]
+            # Without an end token, or with a cut answer, the last target is part of the answer.
+            if bool((ends == ends[0]).all()):
+                self.targets[last] = -100
         return self
 
     def bands(self, picks: Sequence[Rows]) -> list[list[int]]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from atlas.backbones.transformer import TransformerBackbone
 from atlas.build import open_backbone, text_limits
 from atlas.config.load import load_resolved
 from atlas.config.models import FederationConfig
-from atlas.data.examples import read_example
+from atlas.data.examples import read_example, render_prompt
 from atlas.data.files import read_records
 from atlas.errors import InputError
 from atlas.federation.cohort import Layout, Member, initial_cohort
@@ -54,18 +55,26 @@ def adapter_folder(folder: RunFolder, client: str) -> Path:
 def export_client(folder: RunFolder, client: str, to: Path) -> None:
     """Copy a client's PEFT folder; an existing target is never overwritten."""
     source = adapter_folder(folder, client)
-    if to.exists():
-        raise InputError(f"--to {to}: exists already; name a new folder")
-    shutil.copytree(source, to)
+    with _fresh_target(to):
+        shutil.copytree(source, to)
 
 
 def export_merged(folder: RunFolder, client: str, to: Path) -> None:
     """Write the backbone with the client's adapter merged in."""
-    config, backbone, adapter = _open(folder, client)
-    del config
-    if to.exists():
-        raise InputError(f"--to {to}: exists already; name a new folder")
-    merge_adapter(to, backbone=backbone, adapter=adapter)
+    _, backbone, adapter = _open(folder, client)
+    with _fresh_target(to):
+        merge_adapter(to, backbone=backbone, adapter=adapter)
+
+
+@contextmanager
+def _fresh_target(to: Path) -> Iterator[None]:
+    """Refuse a target that exists or cannot be written."""
+    try:
+        if to.exists():
+            raise InputError(f"--to {to}: exists already; name a new folder")
+        yield
+    except OSError as error:
+        raise InputError(f"--to {to}: cannot be written: {error.strerror}") from error
 
 
 def predict_texts(folder: RunFolder, client: str, texts: Sequence[str]) -> dict[str, Any]:
@@ -79,7 +88,7 @@ def predict_texts(folder: RunFolder, client: str, texts: Sequence[str]) -> dict[
         )
     record: dict[str, object] = dict(zip(fields, texts, strict=True))
     if chosen.task.kind == "causal":
-        prompt = chosen.task.prompt.format_map(record)
+        prompt = render_prompt(chosen.task, texts)
         limit = chosen.limits.max_new_tokens
         answer = generate_answers(chosen.model, chosen.stack, [prompt], limit)[0]
         return {"client": client, "task": chosen.task.name, "answer": answer.strip()}

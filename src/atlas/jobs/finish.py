@@ -17,7 +17,6 @@ from atlas.federation.evaluate import Scores, majority_scores
 from atlas.federation.message import decode, encode
 from atlas.federation.rounds import Observe
 from atlas.federation.transport import Failure, TaskName
-from atlas.runs.files import safe_child
 from atlas.runs.folder import RunFolder
 from atlas.runs.summary import write_summary
 
@@ -27,6 +26,9 @@ def finish(
 ) -> dict[str, Any]:
     """Evaluate on test data, export every client's adapter and write the summary last."""
     began = time.perf_counter()
+    if not federation.state.examples:
+        reasons = {str(entry["reason"]) for entry in federation.state.failures}
+        raise RuntimeError(f"no client ever gave a usable reply: {'; '.join(sorted(reasons))}")
     scores = _test(federation, "final")
     solo = _test(federation, "alone") if _has_shadow(federation) else None
     for client, found in sorted(scores.items()):
@@ -78,7 +80,6 @@ def _export(
 ) -> None:
     for holder in federation.holders.values():
         adapter = adapters[holder.id]
-        name = holder.data.backbone or federation.config.backbone.name
         model = federation.models[holder.id]
         layers = {
             module: (adapter[f"lora_a/{module}"], adapter[f"lora_b/{module}"])
@@ -87,8 +88,8 @@ def _export(
         head = {k.removeprefix("head/"): v for k, v in adapter.items() if k.startswith("head/")}
         for member in holder.members:
             export_adapter(
-                safe_child(folder.adapters, member.id),
-                backbone=open_backbone(federation.config, name),
+                folder.safe_child(member.id),
+                backbone=open_backbone(federation.config, holder.data.backbone),
                 task=member.task,
                 layers=layers,
                 alpha=model.layout.alpha,
@@ -134,7 +135,11 @@ def summarise(
             "down": state.ledger.total("down"),
             "clients": {client: dict(both) for client, both in sorted(state.ledger.totals.items())},
         },
-        "ranks": {client: list(ranks) for client, ranks in sorted(federation.ranks.items())},
+        "ranks": {
+            member.id: list(federation.ranks[holder.id])
+            for holder in federation.holders.values()
+            for member in holder.members
+        },
         "refused": state.refused,
         "failures": state.failures,
         "adapters_sha256": digest.hexdigest(),

@@ -19,6 +19,7 @@ def plan_run(source: str, overrides: Sequence[str]) -> dict[str, Any]:
         holder.id: {
             "task": holder.data.task.name,
             "group": holder.data.group,
+            "device": holder.data.device,
             "backbone": federation.models[holder.id].backbone.name,
             "train": len(holder.data.train),
             "validation": len(holder.data.validation),

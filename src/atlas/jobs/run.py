@@ -27,7 +27,10 @@ from atlas.runs.events import EventLog, drop_after_round
 from atlas.runs.folder import RunFolder, write_text_atomic
 from atlas.runs.interrupt import stop_after_round
 from atlas.runs.machine import machine_facts
+from atlas.runs.summary import read_summary
 
+ENDINGS = ("stopped", "tested")
+"""Events of an end that is now no end, or that will be reached again."""
 Watch = Callable[[str, Mapping[str, object]], None]
 
 
@@ -62,8 +65,10 @@ def start_run(
 def resume_run(
     path: Path, watch: Watch | None = None, progress: Progress | None = None
 ) -> Finished:
-    """Go on with a run from its last saved round; a finished run is only finished again."""
+    """Go on with a run from its last saved round; of a finished run the summary is returned."""
     folder = RunFolder.open(path)
+    if folder.summary.exists():
+        return Finished(folder, read_summary(folder.summary))
     config = load_resolved(folder.config)
     torch.set_num_threads(recorded_threads(folder))
     return _carry_on(build_federation(config, progress), folder, watch)
@@ -87,7 +92,7 @@ def _carry_on(federation: Federation, folder: RunFolder, watch: Watch | None) ->
         saved = latest_round(folder.rounds)
         before = restore(federation, saved) if saved is not None else 0.0
         if folder.events.exists():
-            drop_after_round(folder.events, federation.state.round)
+            drop_after_round(folder.events, federation.state.round, ENDINGS)
         with EventLog(folder.events) as log:
             observe = _observer(log, watch)
             observe("started" if saved is None else "resumed", _facts(federation))
@@ -138,6 +143,7 @@ def save(federation: Federation, folder: RunFolder, seconds: float) -> None:
         for name, value in cohort.tensors.items()
     }
     meta = {
+        "identity": federation.identity,
         "seconds": seconds,
         "examples": state.examples,
         "bytes": state.ledger.totals,
@@ -151,6 +157,12 @@ def restore(federation: Federation, saved: Checkpoint) -> float:
     """Put a saved round back; returns the seconds the run had taken by then."""
     state = federation.state
     meta: Any = saved.meta
+    for what, found in federation.identity.items():
+        if meta.get("identity", {}).get(what) != found:
+            raise InputError(
+                f"round {saved.number} was saved with other {what}; a run goes on only with the "
+                "data and backbone it was started with"
+            )
     try:
         for backbone, cohort in state.cohorts.items():
             for name, value in cohort.tensors.items():

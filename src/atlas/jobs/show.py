@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,8 +16,11 @@ from atlas.runs.summary import read_summary
 
 def find_run(name: str, parent: Path) -> RunFolder:
     """A run by path, or by its name under `parent`."""
-    path = Path(name)
-    return RunFolder.open(path if path.exists() or not (parent / name).exists() else parent / name)
+    for path in (Path(name), parent / name):
+        with contextlib.suppress(OSError, ValueError):  # a name no file system takes is no run
+            if path.exists():
+                return RunFolder.open(path)
+    raise InputError(f"{name}: no such run here or under {parent}")
 
 
 def describe_run(folder: RunFolder) -> dict[str, Any]:
@@ -52,4 +56,14 @@ def list_runs(parent: Path) -> list[dict[str, Any]]:
     if not parent.is_dir():
         raise InputError(f"{parent}: no such folder; start a run with: atlas run demo")
     folders = sorted(path for path in parent.iterdir() if (path / "config.yaml").is_file())
-    return [describe_run(RunFolder(path)) for path in folders]
+    return [_describe_or_say(RunFolder(path)) for path in folders]
+
+
+def _describe_or_say(folder: RunFolder) -> dict[str, Any]:
+    """One unreadable run must not hide the others."""
+    try:
+        return describe_run(folder)
+    except InputError as error:
+        unknown = {"strategy": "", "rounds": "?", "done": "?", "seed": "", "tasks": {}}
+        about = {"run": folder.path.name, "path": str(folder.path), "state": "unreadable"}
+        return {**about, **unknown, "summary": None, "error": str(error)}

@@ -13,8 +13,8 @@ from torch import Tensor
 RANK_TOLERANCE = 1e-12
 """Singular values below this share of the largest count as zero (float64 throughout)."""
 
-WORST_CONDITION = 1e-3
-"""No gauge is allowed to shrink a direction of A below this share of A's largest."""
+WORST_CONDITION = 1e-6
+"""Where A itself is singular, no direction of A' is smaller than this share of its largest."""
 
 
 def rank_mask(ranks: Tensor, size: int) -> Tensor:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
@@ -88,19 +88,24 @@ def read_events(path: Path) -> list[dict[str, object]]:
     return [event for _, event in _read_lines(path)]
 
 
-def drop_after_round(path: Path, last: int) -> None:
+def drop_after_round(path: Path, last: int, also: Collection[str] = ()) -> None:
     """Removes the events of rounds that a resumed run will do again; before the log is opened.
 
     Args:
         path: The log; nothing happens when it is missing.
         last: The last round to keep; events without a round are kept.
+        also: Names of events to remove whatever their round.
 
     Raises:
         InputError: A line other than the last is not an event.
     """
     if not path.exists():
         return
-    kept = [line for line, event in _read_lines(path) if not _is_after(event, last)]
+    kept = [
+        line
+        for line, event in _read_lines(path)
+        if not _is_after(event, last) and event["event"] not in also
+    ]
     write_bytes_atomic(path, b"".join(line + b"\n" for line in kept))
 
 

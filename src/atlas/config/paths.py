@@ -1,0 +1,64 @@
+"""Paths in settings made absolute, so that a saved run finds its files from anywhere."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+DATA_VARIABLE = "ATLAS_DATA"
+
+
+def anchor(settings: dict[str, Any], base: Path) -> dict[str, Any]:
+    """A copy in which every relative path is absolute, as seen from `base`.
+
+    Files must be paths; a backbone or a task's place may also be a name, and is taken for a path
+    only where such a folder exists. Malformed settings are left for validation to refuse.
+    """
+    anchored = dict(settings)
+    _apply(anchored, "data", {"path": base}, {})
+    _apply(anchored, "backbone", {}, {"name": base})
+    if isinstance(anchored.get("clients"), list):
+        clients = {str(i): client for i, client in enumerate(anchored["clients"])}
+        for key in clients:
+            _apply(clients, key, {"data": base, "test_data": base}, {"backbone": base})
+        anchored["clients"] = list(clients.values())
+    if isinstance(anchored.get("tasks"), dict):
+        anchored["tasks"] = dict(anchored["tasks"])
+        for name in anchored["tasks"]:
+            _apply(anchored["tasks"], name, {}, {"path": base})
+    return anchored
+
+
+def _apply(
+    holder: dict[str, Any], key: str, files: dict[str, Path], folders: dict[str, Path]
+) -> None:
+    block = holder.get(key)
+    if not isinstance(block, dict):
+        return
+    block = holder[key] = dict(block)
+    for name, base in {**files, **folders}.items():
+        value = block.get(name)
+        if not isinstance(value, str) or not value:
+            continue
+        path = Path(os.path.normpath(base / Path(value).expanduser()))
+        if name in files or _is_folder(path):
+            block[name] = str(path)
+
+
+def _is_folder(path: Path) -> bool:
+    try:
+        return path.is_dir()
+    except (OSError, ValueError):
+        return False
+
+
+def fill_data_path(settings: dict[str, Any]) -> dict[str, Any]:
+    """Write the environment's data folder into settings that would read it anyway."""
+    data = settings.get("data")
+    folder = os.environ.get(DATA_VARIABLE, "")
+    if not folder or not isinstance(data, dict) or data.get("source") != "files":
+        return settings
+    if data.get("path") is not None:
+        return settings
+    return {**settings, "data": {**data, "path": str(Path(folder).expanduser().absolute())}}
