@@ -19,10 +19,11 @@ from atlas.errors import InputError
 from atlas.federation import strategies as strategies
 from atlas.federation.client import Clock
 from atlas.federation.cohort import Cohort, Layout, Member, initial_cohort
+from atlas.federation.desk import ServerState
 from atlas.federation.evaluate import Limits
 from atlas.federation.forward import Model
 from atlas.federation.holder import POOLS, Holder
-from atlas.federation.rounds import Plan, ServerState, without_heads
+from atlas.federation.rounds import Plan, without_heads
 from atlas.federation.strategy import Strategy, find_strategy
 from atlas.federation.task import ClientData
 

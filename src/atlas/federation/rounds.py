@@ -5,20 +5,20 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from atlas.federation.cohort import Adapter, Cohort, adapter_sha256, adapter_shapes, mix_cohort
+from atlas.federation.desk import Desk, Observe, ServerState
 from atlas.federation.guard import Expected, Refusal, check_reply
-from atlas.federation.message import Message, MessageError, decode, encode
+from atlas.federation.message import Message, encode
 from atlas.federation.strategy import Strategy, View
-from atlas.federation.transport import Failure, Ledger, Reply, TaskName, Transport
+from atlas.federation.transport import Transport
 from atlas.ops.mixing import check_mixing, is_identity_row, restrict
 from atlas.runs.seeds import generator
 
-Observe = Callable[[str, Mapping[str, object]], None]
 LARGEST_LOGGED = 64
 """W is written into the events up to this many clients."""
 
@@ -44,31 +44,6 @@ class Plan:
     sample: float = 1.0
     absent: str = "restrict"
     validate_every: int = 1
-
-
-@dataclass
-class ServerState:
-    """What the server remembers between rounds; all of it goes into the checkpoint.
-
-    Attributes:
-        cohorts: The last good adapter each client sent (at first the initial one), by backbone.
-        round: The last round done.
-        examples: Training examples of every client that ever replied.
-        ledger: Bytes so far.
-        refused: Replies that the guard did not let in.
-        failures: Clients that did not do what they were asked.
-    """
-
-    cohorts: dict[str, Cohort]
-    round: int = 0
-    examples: dict[str, int] = field(default_factory=dict)
-    ledger: Ledger = field(default_factory=Ledger)
-    refused: list[dict[str, object]] = field(default_factory=list)
-    failures: list[dict[str, object]] = field(default_factory=list)
-
-    def cohort_of(self, client: str) -> Cohort:
-        """The cohort a client belongs to."""
-        return next(c for c in self.cohorts.values() if client in c.clients)
 
 
 def run_rounds(
@@ -103,7 +78,7 @@ def run_round(plan: Plan, state: ServerState, transport: Transport, observe: Obs
     number = state.round + 1
     clients = sample_clients(plan, state, number)
     observe("round_started", {"round": number, "clients": clients})
-    desk = _Desk(state, transport, observe, number)
+    desk = Desk(state, transport, observe, number)
     accepted = _fit(plan, state, desk, clients)
     for name, cohort in list(state.cohorts.items()):
         replied = {c: m.tensors for c, m in accepted.items() if c in cohort.clients}
@@ -158,53 +133,6 @@ def relate(
     return weights
 
 
-@dataclass
-class _Desk:
-    """Sends and receives for one round: counts bytes, logs refusals and failures."""
-
-    state: ServerState
-    transport: Transport
-    observe: Observe
-    round: int
-    traffic: dict[str, int] = field(default_factory=lambda: {"up": 0, "down": 0})
-
-    def ask(self, task: TaskName, payloads: Mapping[str, bytes]) -> dict[str, bytes]:
-        """The replies of clients that answered; failures are recorded."""
-        if not payloads:
-            return {}
-        self.traffic["down"] += self.state.ledger.count(payloads, "down")
-        replies: dict[str, Reply] = self.transport.ask(task, payloads)
-        self.traffic["up"] += self.state.ledger.count(replies, "up")
-        answered = {}
-        for client in sorted(payloads):
-            reply = replies.get(client, Failure("no reply"))
-            if isinstance(reply, Failure):
-                self.fail(client, f"{task}: {reply.reason}")
-            else:
-                answered[client] = reply
-        return answered
-
-    def facts(self, task: TaskName, payloads: Mapping[str, bytes]) -> dict[str, dict[str, object]]:
-        """Facts of replies that carry no tensors worth guarding."""
-        found = {}
-        for client, reply in self.ask(task, payloads).items():
-            try:
-                found[client] = decode(reply).facts
-            except MessageError as error:
-                self.fail(client, f"{task}: {error}")
-        return found
-
-    def fail(self, client: str, reason: str) -> None:
-        entry = {"round": self.round, "client": client, "reason": reason}
-        self.state.failures.append(entry)
-        self.observe("failure", entry)
-
-    def refuse(self, client: str, reason: str) -> None:
-        entry = {"round": self.round, "client": client, "reason": reason}
-        self.state.refused.append(entry)
-        self.observe("refused", entry)
-
-
 def travelling(cohort: Cohort, strategy: Strategy, client: str) -> dict[str, tuple[int, ...]]:
     """Names and shapes of what a client sends: personal heads stay at home."""
     member = cohort.members[cohort.clients.index(client)]
@@ -214,7 +142,7 @@ def travelling(cohort: Cohort, strategy: Strategy, client: str) -> dict[str, tup
     return shapes
 
 
-def _fit(plan: Plan, state: ServerState, desk: _Desk, clients: list[str]) -> dict[str, Message]:
+def _fit(plan: Plan, state: ServerState, desk: Desk, clients: list[str]) -> dict[str, Message]:
     request = encode({}, {"round": desk.round})
     accepted = {}
     for client, reply in desk.ask("fit", dict.fromkeys(clients, request)).items():
@@ -233,7 +161,7 @@ def _fit(plan: Plan, state: ServerState, desk: _Desk, clients: list[str]) -> dic
 
 
 def _deliver(
-    plan: Plan, desk: _Desk, mixed: Cohort, weights: Tensor, present: tuple[set[str], set[str]]
+    plan: Plan, desk: Desk, mixed: Cohort, weights: Tensor, present: tuple[set[str], set[str]]
 ) -> dict[str, float]:
     """Send every client within reach its mixture; returns how much of it each accepted.
 
@@ -282,7 +210,7 @@ def _log_mixture(
     observe("mixed", entry)
 
 
-def _validate(state: ServerState, desk: _Desk) -> None:
+def _validate(state: ServerState, desk: Desk) -> None:
     request = encode({}, {"split": "validation", "arm": "held"})
     clients = sorted(c for cohort in state.cohorts.values() for c in cohort.clients)
     for client, facts in desk.facts("evaluate", dict.fromkeys(clients, request)).items():

@@ -13,9 +13,9 @@ from torch import Tensor
 from atlas.backbones.export import export_adapter
 from atlas.build import Federation, open_backbone
 from atlas.federation.cohort import adapter_sha256
+from atlas.federation.desk import Observe
 from atlas.federation.evaluate import Scores, majority_scores
 from atlas.federation.message import decode, encode
-from atlas.federation.rounds import Observe
 from atlas.federation.transport import Failure, TaskName
 from atlas.runs.folder import RunFolder
 from atlas.runs.summary import write_summary

@@ -18,7 +18,8 @@ from atlas.config.load import dump_config, load_resolved
 from atlas.config.models import FederationConfig
 from atlas.engines.local import Progress
 from atlas.errors import InputError
-from atlas.federation.rounds import Observe, ServerState, run_rounds
+from atlas.federation.desk import Observe, ServerState
+from atlas.federation.rounds import run_rounds
 from atlas.federation.transport import Failure
 from atlas.jobs.finish import ask_all, finish
 from atlas.report.plots import plot_run

@@ -77,6 +77,16 @@ def client_table(summary: Mapping[str, Any], tasks: Mapping[str, str]) -> Table:
         size(traffic["up"] / len(traffic["clients"])),
         size(traffic["down"] / len(traffic["clients"])),
     )
+    worst = min(alone.values()) if alone else None
+    table.add_row(
+        "worst",
+        "",
+        "",
+        "",
+        percent(worst) if worst is not None else "",
+        percent(summary["score"]["worst"]),
+        f"{100 * gain['worst']:+.1f}" if gain else "",
+    )
     return table
 
 
