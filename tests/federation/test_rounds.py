@@ -119,6 +119,19 @@ def test_pooled_trains_one_adapter_per_task_on_all_its_data():
     assert sorted(answer.facts["members"]) == ["a1", "a2"]
 
 
+def test_oracle_averages_within_tasks_only():
+    federation, spy, events = play(make_config(strategy="oracle", rounds=1))
+    module = federation.models["a1"].layout.modules[0]
+    found = {client: change(adapter, module) for client, adapter in held(federation).items()}
+    assert torch.allclose(found["a1"], found["a2"], atol=1e-6)
+    assert torch.allclose(found["b1"], found["b2"], atol=1e-6)
+    assert not torch.allclose(found["a1"], found["b1"], atol=1e-4)
+    alone = held(federation, "shadow")
+    assert adapter_sha256(held(federation)["c1"]) == adapter_sha256(alone["c1"])
+    weights = next(fields["weights"] for event, fields in events if event == "mixed")
+    assert weights[0] == pytest.approx([9 / 23, 14 / 23, 0, 0, 0])
+
+
 def test_unequal_ranks_mix_and_keep_their_ranks():
     config = make_config(adapter={"ranks": {"a1": 2, "b1": [1, 2, 3, 4]}})
     federation, _, _ = play(config)

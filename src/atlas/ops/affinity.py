@@ -1,0 +1,105 @@
+"""From features of clients to who learns from whom: small pieces that compose.
+
+An affinity is a square float64 matrix a [n, n] with no negative entries; a[k, l] says how much
+client k is drawn to client l. A usual chain is
+
+    lazy(row_normalise(symmetrise(nearest(within(without_self(rbf(f, alpha)), labels), 3))), eta)
+
+Symmetrising comes before row-normalising: the other way round rows would no longer sum to one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+
+def unit_rows(features: Tensor) -> Tensor:
+    """Rows of length one; a zero row stays zero."""
+    exact = features.to(torch.float64)
+    length = exact.square().sum(dim=1, keepdim=True).sqrt()
+    return exact / length.clamp_min(torch.finfo(torch.float64).tiny)
+
+
+def rbf(features: Tensor, alpha: float) -> Tensor:
+    """exp(-alpha * squared distance) of unit-length features; ones on the diagonal."""
+    unit = unit_rows(features)
+    gaps = unit[:, None] - unit[None]
+    return torch.exp(-alpha * gaps.square().sum(-1))
+
+
+def cosine(features: Tensor) -> Tensor:
+    """Cosine of features, opposite directions counting as nothing in common."""
+    unit = unit_rows(features)
+    return (unit @ unit.T).clamp(0.0, 1.0)
+
+
+def without_self(affinity: Tensor) -> Tensor:
+    """No client is its own neighbour."""
+    return affinity - torch.diag(torch.diagonal(affinity))
+
+
+def nearest(affinity: Tensor, count: int) -> Tensor:
+    """Keep the `count` largest entries of each row; of equals, the earlier client's."""
+    kept = torch.zeros_like(affinity)
+    order = torch.argsort(affinity, dim=1, descending=True, stable=True)[:, :count]
+    return kept.scatter(1, order, affinity.gather(1, order))
+
+
+def symmetrise(affinity: Tensor) -> Tensor:
+    """The mean of both directions."""
+    return (affinity + affinity.T) / 2
+
+
+def within(affinity: Tensor, labels: Sequence[object], cross: float = 0.0) -> Tensor:
+    """Keep edges inside groups; edges across are multiplied by `cross`."""
+    same = torch.tensor([[one == two for two in labels] for one in labels])
+    return torch.where(same.to(affinity.device), affinity, affinity * cross)
+
+
+def connect_singletons(affinity: Tensor, whole: Tensor) -> Tensor:
+    """Give a client without neighbours its strongest edge of `whole`, in both directions.
+
+    Args:
+        affinity: Edges that are left, zero diagonal.
+        whole: Edges before groups and neighbours were cut, zero diagonal.
+    """
+    joined = affinity.clone()
+    lonely = (affinity.sum(1) == 0) & (affinity.sum(0) == 0)
+    for k in torch.nonzero(lonely).flatten().tolist():
+        other = int(torch.argmax(whole[k]))
+        joined[k, other] = joined[other, k] = torch.maximum(joined[k, other], whole[k, other])
+    return joined
+
+
+def row_normalise(affinity: Tensor) -> Tensor:
+    """Rows that sum to one; a client without neighbours keeps to itself."""
+    total = affinity.sum(1, keepdim=True)
+    identity = torch.eye(len(affinity), dtype=affinity.dtype, device=affinity.device)
+    shares = affinity / total.clamp_min(torch.finfo(affinity.dtype).tiny)
+    return torch.where(total > 0, shares, identity)
+
+
+def lazy(weights: Tensor, eta: float) -> Tensor:
+    """(1 - eta) I + eta * weights: with eta = 0 everybody keeps their own, bit for bit.
+
+    For a row-normalised affinity this is I - eta * L with the random-walk Laplacian
+    L = I - D^-1 a, one step of diffusion over the graph of clients.
+    """
+    if not 0.0 <= eta <= 1.0:
+        raise ValueError(f"eta is {eta}; allowed: 0 to 1")
+    identity = torch.eye(len(weights), dtype=weights.dtype, device=weights.device)
+    return (1.0 - eta) * identity + eta * weights
+
+
+def laplacian(affinity: Tensor) -> Tensor:
+    """D - a: positive semidefinite for symmetric a, one null vector per component."""
+    return torch.diag(affinity.sum(1)) - affinity
+
+
+def group_shares(labels: Sequence[object], examples: Tensor) -> Tensor:
+    """Strict averaging inside groups, weighted by examples; others count nothing."""
+    same = within(torch.ones(len(labels), len(labels), dtype=torch.float64), labels)
+    return row_normalise(same * examples.to(torch.float64))
