@@ -1,0 +1,172 @@
+"""Groups of clients found in their fingerprints, and how far they agree with known groups.
+
+Labels are numbered in order of first appearance, and k-means sees the rows sorted by value, so a
+partition depends on who the clients are and not on the order in which they are listed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn import metrics
+from sklearn.cluster import HDBSCAN, KMeans
+from torch import Tensor
+
+Floats = NDArray[np.float64]
+Labels = tuple[int, ...]
+Group = TypeVar("Group", bound=Hashable)
+
+STARTS = 20
+"""k-means restarts."""
+
+
+@dataclass(frozen=True)
+class KMetrics:
+    """One partition and its internal metrics."""
+
+    k: int
+    silhouette: float
+    davies_bouldin: float
+    calinski_harabasz: float
+    score: float
+    labels: Labels
+
+
+def as_points(features: Floats | Tensor) -> Floats:
+    """Float64 rows [n, d], checked; no columns count as one column of zeros."""
+    points = np.asarray(features, dtype=np.float64)
+    if points.ndim != 2 or len(points) == 0:
+        raise ValueError(f"features are [n, d] with n >= 1, not {points.shape}")
+    if not np.isfinite(points).all():
+        raise ValueError("features must be finite")
+    return points if points.shape[1] else np.zeros((len(points), 1))
+
+
+def canonical(labels: Sequence[Hashable]) -> Labels:
+    """The same partition, its clusters numbered in order of first appearance."""
+    numbers: dict[Hashable, int] = {}
+    return tuple(numbers.setdefault(label, len(numbers)) for label in labels)
+
+
+def weighted_score(sil: float, db: float, ch: float) -> float:
+    """Silhouette, Davies-Bouldin and Calinski-Harabasz in one number between 0 and 1."""
+    return 0.5 * (sil + 1) / 2 + 0.3 / (1 + db) + 0.2 * ch / (ch + 1000)
+
+
+def score_partition(features: Floats | Tensor, labels: Sequence[int]) -> KMetrics:
+    """The metrics of a partition (scikit-learn's).
+
+    With one cluster, or every client alone, none of them is defined: they and the score are 0,
+    below any partition that can be judged.
+    """
+    points, numbered = as_points(features), canonical([int(label) for label in labels])
+    if len(numbered) != len(points):
+        raise ValueError(f"{len(numbered)} labels for {len(points)} clients")
+    k = len(set(numbered))
+    if k == 1 or k == len(points):
+        return KMetrics(k, 0.0, 0.0, 0.0, 0.0, numbered)
+    sil = float(metrics.silhouette_score(points, numbered))
+    db = float(metrics.davies_bouldin_score(points, numbered))
+    ch = float(metrics.calinski_harabasz_score(points, numbered))
+    return KMetrics(k, sil, db, ch, weighted_score(sil, db, ch), numbered)
+
+
+def kmeans_labels(features: Floats | Tensor, k: int, seed: int) -> Labels:
+    """k-means labels; points that are equal to the bit are never parted to make up k."""
+    points = as_points(features)
+    if k < 1:
+        raise ValueError(f"a partition has at least one cluster, not {k}")
+    distinct, which = np.unique(points, axis=0, return_inverse=True)
+    if k >= len(distinct):
+        return canonical(which.reshape(-1).tolist())
+    order = np.lexsort(points.T[::-1])
+    found = np.empty(len(points), dtype=np.int64)
+    state = seed % 2**32
+    found[order] = KMeans(k, n_init=STARTS, random_state=state).fit_predict(points[order])
+    return canonical(found.tolist())
+
+
+def kmeans_partitions(features: Floats | Tensor, ks: Sequence[int], seed: int) -> list[KMetrics]:
+    """k-means and its metrics for each k; a k beyond the number of distinct points is left out."""
+    points = as_points(features)
+    distinct = len(np.unique(points, axis=0))
+    return [
+        score_partition(points, kmeans_labels(points, k, seed)) for k in ks if 1 <= k <= distinct
+    ]
+
+
+def choose_k(
+    features: Floats | Tensor, seed: int, largest: int = 8
+) -> tuple[KMetrics, list[KMetrics]]:
+    """The best-scoring k-means partition with k in 2..min(largest, n - 1), and all of them.
+
+    Equal scores go to the smaller k. Where no k can be tried (two clients, or all alike), the
+    best is one cluster and the list is empty.
+    """
+    points = as_points(features)
+    tried = kmeans_partitions(points, range(2, min(largest, len(points) - 1) + 1), seed)
+    if not tried:
+        return score_partition(points, [0] * len(points)), []
+    return max(tried, key=lambda found: (found.score, -found.k)), tried
+
+
+def spectral_partition(affinity: Floats | Tensor, k: int, seed: int) -> Labels:
+    """Normalised spectral clustering (Ng, Jordan and Weiss 2001) of an affinity [n, n].
+
+    Own eigenvectors rather than scikit-learn's: a graph that falls apart is a normal case here,
+    and its components are then found exactly. A client without edges is a point of its own.
+    """
+    edges = as_points(affinity)
+    if edges.shape[0] != edges.shape[1] or not np.allclose(edges, edges.T):
+        raise ValueError("an affinity is a symmetric [n, n]")
+    if edges.min() < 0:
+        raise ValueError(f"affinities must not be negative, found {edges.min():.3g}")
+    edges = (edges + edges.T) / 2
+    degree = edges.sum(1)
+    scale = np.divide(1.0, np.sqrt(degree), out=np.zeros_like(degree), where=degree > 0)
+    walk = scale[:, None] * edges * scale
+    walk[np.diag_indices(len(walk))] += degree == 0  # a lone client: eigenvalue 1, as a component
+    leading = np.linalg.eigh(walk)[1][:, -min(k, len(walk)) :]
+    length = np.linalg.norm(leading, axis=1, keepdims=True)
+    rows = np.divide(leading, length, out=np.zeros_like(leading), where=length > 0)
+    # Equal rows come out of the eigensolver equal up to rounding only.
+    return kmeans_labels(rows.round(10), k, seed)
+
+
+def hdbscan_partition(features: Floats | Tensor, min_size: int) -> Labels:
+    """HDBSCAN with clusters of at least `min_size`; noise points become singletons."""
+    points = as_points(features)
+    if min_size < 2:
+        raise ValueError(f"the smallest cluster has at least two clients, not {min_size}")
+    if len(points) < min_size:
+        return tuple(range(len(points)))
+    found = HDBSCAN(min_cluster_size=min_size, copy=True).fit_predict(points).tolist()
+    return canonical([("noise", i) if c < 0 else ("cluster", c) for i, c in enumerate(found)])
+
+
+def contingency(labels: Sequence[int], groups: Sequence[Group]) -> dict[int, dict[Group, int]]:
+    """How many clients of each known group are in each cluster: [cluster][group], zeros too."""
+    pairs = list(zip(labels, groups, strict=True))
+    names = dict.fromkeys(groups)
+    table: dict[int, dict[Group, int]] = {c: dict.fromkeys(names, 0) for c in sorted(set(labels))}
+    for cluster, group in pairs:
+        table[cluster][group] += 1
+    return table
+
+
+def purity(labels: Sequence[int], groups: Sequence[Hashable]) -> tuple[float, float]:
+    """Share of a cluster's most frequent group: the mean over clusters, and weighted by size."""
+    rows = [list(row.values()) for row in contingency(labels, groups).values()]
+    if not rows:
+        raise ValueError("no clients, no purity")
+    mean = float(np.mean([max(row) / sum(row) for row in rows]))
+    return mean, sum(max(row) for row in rows) / len(labels)
+
+
+def adjusted_rand(labels: Sequence[int], groups: Sequence[Hashable]) -> float:
+    """Agreement of two partitions over pairs of clients: 1 if equal, about 0 by chance."""
+    return float(metrics.adjusted_rand_score(canonical(groups), canonical(labels)))
