@@ -3,6 +3,7 @@
 import numpy as np
 
 from atlas.federation.task import ClientData, Example, Task
+from atlas.ops.lowrank import rank_mask
 
 WORDS = ("red", "blue", "green", "round", "square", "cold", "warm", "near", "far", "old", "new")
 
@@ -65,3 +66,13 @@ def make_clients():
         make_client("b2", shape, train=8, seed=4),
         make_client("c1", three, train=10, seed=5),
     ]
+
+
+def padding_is_zero(cohort):
+    """Whether every unused rank slot is still exactly zero."""
+    for i, module in enumerate(cohort.layout.modules):
+        a, b = cohort.tensors[f"lora_a/{module}"], cohort.tensors[f"lora_b/{module}"]
+        unused = ~rank_mask(cohort.ranks(i), a.shape[1])
+        if bool(a[unused].any()) or bool(b.transpose(1, 2)[unused].any()):
+            return False
+    return True

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 import atlas
-from atlas.config.errors import InputError
 from atlas.config.load import dump_config, load_config, load_resolved, preset_names
 from atlas.config.models import FederationConfig
 from atlas.config.reading import parse_mapping, parse_yaml, to_yaml
+from atlas.errors import InputError
 
 SIZED = """
 rounds: 3

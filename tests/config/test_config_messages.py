@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from atlas.config.errors import InputError
 from atlas.config.explain import nearest
 from atlas.config.load import load_config, load_resolved
+from atlas.errors import InputError
 
 BASE = "rounds: 3\nclients: [{id: a, task: t, data: d}]\n"
 TRAIN_KEYS = "epochs, steps, batch, lr, head_lr"

@@ -252,6 +252,35 @@ def test_failures_are_values():
     assert federation.state.round == 2
 
 
+def test_a_round_that_nobody_answers_takes_no_mixture_back():
+    rounds = Counter()
+
+    def lose_second(task, client, reply):
+        rounds[task, client] += 1
+        lost = task == "fit" and rounds[task, client] == 2
+        return Failure("down") if lost else reply
+
+    federation, spy, _ = play(make_config(alone=False, validate_every=0), lose_second)
+    second = [m for m in spy.log if m[0] == "deliver"][1][1]
+    assert len(second) == 5
+    assert not any(decode(payload).tensors for payload in second.values())
+
+
+def test_reach_says_whether_absent_clients_receive(monkeypatch):
+    from dataclasses import replace
+
+    from atlas.federation.strategy import STRATEGIES
+
+    near = replace(STRATEGIES["fedavg"], name="near", reach="present")
+    monkeypatch.setitem(STRATEGIES, "near", near)
+    start = hashes(assemble(make_config(), make_clients()))
+    for strategy, kept in (("fedavg", 0), ("near", 2)):
+        config = make_config(strategy=strategy, sample=0.5, alone=False, rounds=1)
+        federation, _, _ = play(config)
+        found = hashes(federation)
+        assert sum(found[client] == start[client] for client in found) == kept
+
+
 def test_bytes_are_those_of_the_messages():
     federation, spy, _ = play(make_config())
     for client in federation.holders:

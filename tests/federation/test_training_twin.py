@@ -8,10 +8,10 @@ import torch
 from atlas.backbones.load import load_backbone
 from atlas.config.models import EarlyStop, TrainSettings
 from atlas.federation.client import Clock, Lesson, fit, plan_batches
-from atlas.federation.cohort import Layout, Member, initial_cohort, padding_is_zero
+from atlas.federation.cohort import Layout, Member, initial_cohort
 from atlas.federation.forward import Model, stack_cohorts
 from atlas.federation.store import ExampleStore
-from tests.helpers import make_client, make_task
+from tests.helpers import make_client, make_task, padding_is_zero
 
 CLOCK = Clock(seed=5, round=2, rounds=4)
 

@@ -6,10 +6,11 @@ import torch
 from atlas.errors import InputError
 from atlas.federation import strategies
 from atlas.federation.backbone import HeadLayer
-from atlas.federation.cohort import Layout, Member, initial_cohort, mix_cohort, padding_is_zero
+from atlas.federation.cohort import Layout, Member, initial_cohort, mix_cohort
 from atlas.federation.strategy import STRATEGIES, Strategy, View, find_strategy, identity, register
 from atlas.ops.lowrank import delta
 from atlas.ops.mixing import check_mixing
+from tests.helpers import padding_is_zero
 
 assert strategies.__all__
 LAYOUT = Layout(

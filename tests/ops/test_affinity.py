@@ -149,3 +149,10 @@ def test_eta_outside_its_range_is_refused():
     for eta in (-0.1, 1.1):
         with pytest.raises(ValueError, match="allowed: 0 to 1"):
             lazy(torch.eye(2, dtype=torch.float64), eta)
+
+
+def test_rows_are_normalised_and_zero_rows_stay():
+    rows = unit_rows(torch.tensor([[3.0, 4.0], [0.0, 0.0], [0.0, -2.0]]))
+    assert torch.allclose(
+        rows, torch.tensor([[0.6, 0.8], [0.0, 0.0], [0.0, -1.0]], dtype=torch.float64)
+    )

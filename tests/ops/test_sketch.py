@@ -3,7 +3,7 @@ import pytest
 import torch
 
 from atlas.ops import sketch
-from atlas.ops.sketch import count_sketch, normalise_rows, pca
+from atlas.ops.sketch import count_sketch, pca
 
 
 def vector(size, seed):
@@ -102,8 +102,3 @@ def test_pca_of_nothing_to_tell_apart():
     assert pair.flatten().tolist() == pytest.approx([-1.0, 1.0])
     with pytest.raises(ValueError, match="n >= 1"):
         pca(torch.ones(0, 3), 2)
-
-
-def test_rows_are_normalised_and_zero_rows_stay():
-    rows = normalise_rows(torch.tensor([[3.0, 4.0], [0.0, 0.0], [0.0, -2.0]]))
-    assert torch.allclose(rows, torch.tensor([[0.6, 0.8], [0.0, 0.0], [0.0, -1.0]]))

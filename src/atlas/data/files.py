@@ -10,11 +10,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from atlas.config.paths import DATA_VARIABLE
 from atlas.data.source import Record
 from atlas.errors import InputError
 from atlas.federation.task import Task
 
-ENVIRONMENT = "ATLAS_DATA"
 SPLITS = ("train", "test")
 
 
@@ -24,15 +24,15 @@ def data_folder(path: Path | None) -> Path:
     Raises:
         InputError: If neither names a folder.
     """
-    from_environment = os.environ.get(ENVIRONMENT, "")
+    from_environment = os.environ.get(DATA_VARIABLE, "")
     if path is None and not from_environment:
         raise InputError(
-            f"data.path: not set, and neither is {ENVIRONMENT}; expected a folder with one folder "
-            "per task, each with train.jsonl and test.jsonl"
+            f"data.path: not set, and neither is {DATA_VARIABLE}; expected a folder with one "
+            "folder per task, each with train.jsonl and test.jsonl"
         )
     folder = Path(from_environment) if path is None else path
     if not folder.is_dir():
-        key = "data.path" if path is not None else ENVIRONMENT
+        key = "data.path" if path is not None else DATA_VARIABLE
         raise InputError(f"{key}: {str(folder)!r} is no folder; expected one folder per task in it")
     return folder
 

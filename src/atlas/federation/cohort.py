@@ -16,7 +16,6 @@ import torch
 from torch import Tensor
 
 from atlas.federation.backbone import HeadLayer
-from atlas.ops.lowrank import rank_mask
 from atlas.ops.mixing import MIXERS, mix_rows, restrict
 from atlas.runs.seeds import generator
 
@@ -218,13 +217,3 @@ def adapter_sha256(adapter: Mapping[str, Tensor]) -> str:
         digest.update(f"{name}{tuple(value.shape)}{value.dtype}".encode())
         digest.update(value.reshape(-1).view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()
-
-
-def padding_is_zero(cohort: Cohort) -> bool:
-    """Whether every unused rank slot is still exactly zero."""
-    for i, module in enumerate(cohort.layout.modules):
-        a, b = cohort.tensors[f"lora_a/{module}"], cohort.tensors[f"lora_b/{module}"]
-        unused = ~rank_mask(cohort.ranks(i).to(a.device), a.shape[1])
-        if bool(a[unused].any()) or bool(b.transpose(1, 2)[unused].any()):
-            return False
-    return True

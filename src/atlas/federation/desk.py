@@ -46,6 +46,7 @@ class Desk:
     observe: Observe
     round: int
     traffic: dict[str, int] = field(default_factory=lambda: {"up": 0, "down": 0})
+    refused: set[str] = field(default_factory=set)
 
     def ask(self, task: TaskName, payloads: Mapping[str, bytes]) -> dict[str, bytes]:
         """The replies of clients that answered; failures are recorded."""
@@ -82,5 +83,6 @@ class Desk:
     def refuse(self, client: str, reason: str) -> None:
         """Record a reply that is not used."""
         entry = {"round": self.round, "client": client, "reason": reason}
+        self.refused.add(client)
         self.state.refused.append(entry)
         self.observe("refused", entry)

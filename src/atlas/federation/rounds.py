@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from atlas.federation.cohort import Adapter, Cohort, adapter_sha256, adapter_shapes, mix_cohort
+from atlas.federation.cohort import Cohort, adapter_sha256, adapter_shapes, mix_cohort
 from atlas.federation.desk import Desk, Observe, ServerState
 from atlas.federation.guard import Expected, Refusal, check_reply
 from atlas.federation.message import Message, encode
@@ -79,15 +79,14 @@ def run_round(plan: Plan, state: ServerState, transport: Transport, observe: Obs
     clients = sample_clients(plan, state, number)
     observe("round_started", {"round": number, "clients": clients})
     desk = Desk(state, transport, observe, number)
-    accepted = _fit(plan, state, desk, clients)
+    accepted = _fit(state, desk, clients)
     for name, cohort in list(state.cohorts.items()):
         replied = {c: m.tensors for c, m in accepted.items() if c in cohort.clients}
         trained = cohort.put(replied)
         weights = relate(plan, state, trained, set(replied), number)
         mixed = mix_cohort(trained, weights, space=plan.strategy.space, heads=plan.strategy.heads)
         state.cohorts[name] = trained
-        asked = set(clients) & set(cohort.clients)
-        accepts = _deliver(plan, desk, mixed, weights, (asked, set(replied)))
+        accepts = _deliver(desk, mixed, weights, set(clients))
         _log_mixture(observe, number, trained, weights, accepts)
     if plan.validate_every and number % plan.validate_every == 0:
         _validate(state, desk)
@@ -133,22 +132,14 @@ def relate(
     return weights
 
 
-def travelling(cohort: Cohort, strategy: Strategy, client: str) -> dict[str, tuple[int, ...]]:
-    """Names and shapes of what a client sends: personal heads stay at home."""
-    member = cohort.members[cohort.clients.index(client)]
-    shapes = adapter_shapes(cohort.layout, member)
-    if strategy.heads == "personal":
-        return {name: shape for name, shape in shapes.items() if not name.startswith("head/")}
-    return shapes
-
-
-def _fit(plan: Plan, state: ServerState, desk: Desk, clients: list[str]) -> dict[str, Message]:
+def _fit(state: ServerState, desk: Desk, clients: list[str]) -> dict[str, Message]:
     request = encode({}, {"round": desk.round})
     accepted = {}
     for client, reply in desk.ask("fit", dict.fromkeys(clients, request)).items():
         cohort = state.cohort_of(client)
         dtype = next(iter(cohort.tensors.values())).dtype
-        expected = Expected(travelling(cohort, plan.strategy, client), dtype)
+        member = cohort.members[cohort.clients.index(client)]
+        expected = Expected(adapter_shapes(cohort.layout, member), dtype)
         message = check_reply(reply, expected)
         if isinstance(message, Refusal):
             desk.refuse(client, message.reason)
@@ -160,31 +151,19 @@ def _fit(plan: Plan, state: ServerState, desk: Desk, clients: list[str]) -> dict
     return accepted
 
 
-def _deliver(
-    plan: Plan, desk: Desk, mixed: Cohort, weights: Tensor, present: tuple[set[str], set[str]]
-) -> dict[str, float]:
+def _deliver(desk: Desk, mixed: Cohort, weights: Tensor, asked: set[str]) -> dict[str, float]:
     """Send every client within reach its mixture; returns how much of it each accepted.
 
-    A client whose row is e_k holds the result already. It is sent no tensors, unless it was asked
-    and gave no usable reply: then it gets back the last good adapter the server has of it.
-
-    Args:
-        plan: The run's fixed choices.
-        desk: Sends and counts.
-        mixed: The mixtures.
-        weights: W.
-        present: Who was asked this round, and who gave a usable reply.
+    A client whose row is e_k holds the result already. It is sent no tensors, unless its reply was
+    refused: then it gets back the last good adapter the server has of it.
     """
-    asked, replied = present
     own = is_identity_row(weights) if weights.dim() == 2 else is_identity_row(weights).all(0)
     payloads, sent = {}, {}
     for row, client in enumerate(mixed.clients):
         if client not in asked and bool(own[row]):
             continue
-        adapter: Adapter = {}
-        if not bool(own[row]) or client not in replied:
-            names = travelling(mixed, plan.strategy, client)
-            adapter = {k: v for k, v in mixed.take(client).items() if k in names}
+        news = not bool(own[row]) or client in desk.refused
+        adapter = mixed.take(client) if news else {}
         payloads[client] = encode(adapter, {"round": desk.round})
         sent[client] = adapter_sha256(adapter) if adapter else ""
     accepts = {}

@@ -90,9 +90,3 @@ def pca(features: Tensor, dims: int) -> tuple[Tensor, float]:
         directions = torch.where(largest < 0, -directions, directions)
     variance = sizes.square()
     return centred @ directions.T, float(variance[:kept].sum() / variance.sum())
-
-
-def normalise_rows(features: Tensor) -> Tensor:
-    """Rows of unit L2 length [n, d]; zero rows stay zero."""
-    length = torch.linalg.vector_norm(features, dim=-1, keepdim=True)
-    return features / torch.where(length > 0, length, torch.ones_like(length))
