@@ -5,19 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
+
+from atlas.config.base import Positive, Settings, Share
+from atlas.config.relations import ClusterSettings, FingerprintSettings, RelationSettings
 
 CLIENT_ID = r"^[A-Za-z0-9_-]{1,64}$"
 ClientId = Annotated[str, Field(pattern=CLIENT_ID)]
-Positive = Annotated[int, Field(ge=1)]
 Metric = Literal["accuracy", "balanced_accuracy", "f1", "matthews", "exact_match", "token_f1"]
-Share = Annotated[float, Field(ge=0.0, le=1.0)]
-
-
-class Settings(BaseModel):
-    """Base of all settings: unknown keys are refused, values do not change."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 class BackboneSettings(Settings):
@@ -156,6 +151,9 @@ class FederationConfig(Settings):
     backbone: BackboneSettings = BackboneSettings()
     adapter: AdapterSettings = AdapterSettings()
     train: TrainSettings = TrainSettings()
+    fingerprint: FingerprintSettings = FingerprintSettings()
+    clusters: ClusterSettings = ClusterSettings()
+    relation: RelationSettings = RelationSettings()
     data: DataSettings = DataSettings()
     tasks: dict[str, TaskSettings] = Field(default_factory=dict)
     clients: list[ClientSettings] = Field(default_factory=list)

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from atlas.config.explain import nearest
+from atlas.config.relations import RelationSettings
 from atlas.errors import InputError
 
 
@@ -26,12 +27,18 @@ class View:
         examples: Training examples of each client [n], float64.
         tasks: Task name of each client.
         round: Round number, from 1.
+        features: Fingerprints [n, d], unit rows, float64; a zero row where a client sent none.
+        clusters: Cluster of each client.
+        settings: How affinities are made.
     """
 
     clients: tuple[str, ...]
     examples: Tensor
     tasks: tuple[str, ...]
     round: int
+    features: Tensor | None = None
+    clusters: tuple[int, ...] | None = None
+    settings: RelationSettings = RelationSettings()
 
 
 Relation = Callable[[View], Tensor]
@@ -50,6 +57,9 @@ class Strategy:
         reach: Who receives a mixture: `all` clients, or those `present` this round.
         keep_best: Whether clients accept mixtures by their validation data.
         pool: Whether clients of one task are trained as one on all their data (the ceiling).
+        plans: What is found out before the first round: fingerprints, or clusters of them too.
+        anchor: What local training is pulled to: `start` (the adapter of the round's start), or
+            `global` (a personal adapter beside the held one is pulled to what was delivered).
     """
 
     name: str
@@ -59,6 +69,8 @@ class Strategy:
     reach: Literal["all", "present"] = "all"
     keep_best: bool = False
     pool: Literal["none", "task"] = "none"
+    plans: Literal["nothing", "fingerprints", "clusters"] = "nothing"
+    anchor: Literal["none", "start", "global"] = "none"
 
 
 STRATEGIES: dict[str, Strategy] = {}
