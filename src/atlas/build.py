@@ -12,18 +12,21 @@ import torch
 from atlas.backbones.load import load_backbone
 from atlas.backbones.transformer import TransformerBackbone
 from atlas.config.models import AdapterSettings, FederationConfig
+from atlas.config.relations import FingerprintSettings
 from atlas.data.clients import load_clients
-from atlas.engines.groups import Group
+from atlas.engines.groups import ACCEPTS, Group
 from atlas.engines.local import LocalEngine, Progress
 from atlas.errors import InputError
 from atlas.federation import strategies as strategies
 from atlas.federation.client import Clock
-from atlas.federation.cohort import Cohort, Layout, Member, initial_cohort
+from atlas.federation.cohort import Cohort, Layout, Member, adapter_shapes, initial_cohort
 from atlas.federation.desk import ServerState
 from atlas.federation.evaluate import Limits
+from atlas.federation.fingerprint import print_shapes
 from atlas.federation.forward import Model
 from atlas.federation.holder import POOLS, Holder
-from atlas.federation.rounds import Plan, without_heads
+from atlas.federation.plan import Plan
+from atlas.federation.rounds import without_heads
 from atlas.federation.strategy import Strategy, find_strategy
 from atlas.federation.task import ClientData
 
@@ -92,6 +95,7 @@ def assemble(
         heads=strategy.heads,
         progress=progress,
     )
+    fingerprint = _fingerprint(config, strategy)
     plan = Plan(
         strategy=strategy,
         tasks={holder.id: holder.data.task.name for holder in holders},
@@ -100,6 +104,10 @@ def assemble(
         sample=config.sample,
         absent=config.absent,
         validate_every=config.validate_every,
+        fingerprint=fingerprint,
+        clusters=config.clusters,
+        relation=config.relation,
+        print_shapes=_print_shapes(groups, fingerprint),
     )
     return Federation(
         config=config,
@@ -118,7 +126,37 @@ def _strategy(config: FederationConfig) -> Strategy:
         strategy = replace(strategy, keep_best=config.keep_best)
     if strategy.keep_best and not config.alone:
         raise InputError("alone: false, but keep_best needs the solo shadow; allowed: true")
+    if strategy.keep_best and strategy.anchor == "global":
+        raise InputError(
+            f"keep_best: true, but under {strategy.name} clients use personal adapters, not the "
+            "mixtures they would accept; allowed: false"
+        )
     return strategy
+
+
+def _fingerprint(config: FederationConfig, strategy: Strategy) -> FingerprintSettings:
+    """Heads that never leave the client do not do so in a fingerprint either."""
+    if strategy.heads == "personal":
+        return config.fingerprint.model_copy(update={"head": False})
+    return config.fingerprint
+
+
+def _print_shapes(
+    groups: Sequence[Group], settings: FingerprintSettings
+) -> dict[str, dict[str, tuple[int, ...]]]:
+    found = {}
+    for group in groups:
+        backbone = group.model.backbone
+        if settings.blocks > backbone.depth:
+            raise InputError(
+                f"fingerprint.blocks: {settings.blocks} given, but {backbone.name} has "
+                f"{backbone.depth} blocks"
+            )
+        for member in group.arms["held"].members:
+            shapes = adapter_shapes(group.model.layout, member)
+            head = {name: shape for name, shape in shapes.items() if name.startswith("head/")}
+            found[member.id] = print_shapes(group.model, head, settings)
+    return found
 
 
 def _groups(
@@ -154,6 +192,8 @@ def _group(
     arms = {"held": start}
     if config.alone and strategy.pool == "none":
         arms["shadow"] = start
+    if strategy.anchor == "global":
+        arms["personal"] = start
     if strategy.keep_best:
         arms |= {"best_held": start, "best_shadow": start}
     return Group(
@@ -161,7 +201,14 @@ def _group(
         holders={holder.id: holder for holder in holders},
         arms=arms,
         limits=text_limits(config),
+        anchor=strategy.anchor,
+        shares=ACCEPTS if strategy.keep_best or _free_step(config, strategy) else (1.0,),
     )
+
+
+def _free_step(config: FederationConfig, strategy: Strategy) -> bool:
+    """Whether each client chooses how far it steps toward its neighbours."""
+    return strategy.plans != "nothing" and config.relation.eta == "auto"
 
 
 def text_limits(config: FederationConfig) -> Limits:

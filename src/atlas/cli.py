@@ -84,12 +84,14 @@ def plan(
     overrides: Annotated[list[str] | None, typer.Argument(help="key=value settings.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Show who would take part with which ranks; no training."""
+    """Show who would take part, who is like whom, and which ranks; no training."""
     from atlas.jobs.plan import plan_run
-    from atlas.report.tables import plan_table
+    from atlas.report.live import live_display
+    from atlas.report.plan_tables import plan_view
 
-    found = plan_run(source, overrides or [])
-    _print(found, as_json, lambda: plan_table(found))
+    with live_display(_console(to_stderr=True)) as display:
+        found = plan_run(source, overrides or [], display.event, display.step)
+    _print(found, as_json, lambda: plan_view(found))
 
 
 @app.command()

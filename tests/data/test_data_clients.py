@@ -52,6 +52,19 @@ def test_fields_decide_both_splits(folder):
     assert places[1] <= {"town 1", "town 4"} and places[2] <= {"town 2", "town 5"}
 
 
+def test_single_tasks_are_dealt_in_their_own_way(folder):
+    write_jsonl(folder / "cola" / "train.jsonl", sentences(120))
+    write_jsonl(folder / "cola" / "test.jsonl", sentences(60, start=500))
+    places = {"method": "field", "field": "place"}
+    own = {"partitions": {"cola": places}, "trains": {"cola": 7}}
+    both = {"tasks": ["sst2", "cola"]}
+    plain = load_clients(file_config(folder, **both))
+    dealt = load_clients(file_config(folder, **both, **own))
+    assert dealt[3:] == plain[3:]
+    assert dealt[:3] == load_clients(file_config(folder, tasks=["cola"], partition=places, train=7))
+    assert [len(c.train) for c in dealt] == [7] * 3 + [10] * 3
+
+
 def test_label_skew_is_the_same_in_train_and_test(tmp_path):
     write_jsonl(tmp_path / "sst2" / "train.jsonl", sentences(1200))
     write_jsonl(tmp_path / "sst2" / "test.jsonl", sentences(1200, start=5000))
@@ -86,6 +99,17 @@ def test_clients_repeat_with_the_seed_and_stand_alone(folder):
         ({"partition": {"method": "field"}}, "data.partition.field: not set"),
         ({"partition": {"method": "field", "field": "x"}}, r"train.jsonl:1: .*'x' must hold"),
         (
+            {"partitions": {"cola": {}}},
+            'data.partitions.cola: "cola" is not among data.tasks; allowed: sst2',
+        ),
+        ({"trains": {"sst": 4}}, 'data.trains.sst: "sst" is not among data.tasks; allowed: sst2'),
+        ({"trains": {"sst2": 40}}, "data.trains.sst2 40, data.validation 5: .*needs 45"),
+        ({"partitions": {"sst2": {"method": "field"}}}, "data.partitions.sst2.field: not set"),
+        (
+            {"partitions": {"sst2": {"method": "field", "field": "x"}}},
+            r"train.jsonl:1: data.partitions.sst2.field 'x' must hold",
+        ),
+        (
             {"partition": {"method": "field", "field": "place"}, "clients_per_task": 8},
             "'place' of task 'sst2': 7 distinct values .* for 8 clients",
         ),
@@ -100,8 +124,12 @@ def test_dirichlet_needs_labels(tmp_path):
     records = [{"question": f"q {i}", "answer": "a"} for i in range(99)]
     for split in ("train", "test"):
         write_jsonl(tmp_path / "gsm8k" / f"{split}.jsonl", records)
-    with pytest.raises(InputError, match="dirichlet deals by label, but task 'gsm8k'"):
-        load_clients(file_config(tmp_path, tasks=["gsm8k"], partition={"method": "dirichlet"}))
+    skewed = {"method": "dirichlet"}
+    message = "{}.method: dirichlet deals by label, but task 'gsm8k'"
+    with pytest.raises(InputError, match=message.format("data.partition")):
+        load_clients(file_config(tmp_path, tasks=["gsm8k"], partition=skewed))
+    with pytest.raises(InputError, match=message.format("data.partitions.gsm8k")):
+        load_clients(file_config(tmp_path, tasks=["gsm8k"], partitions={"gsm8k": skewed}))
 
 
 def test_bad_lines_are_named(folder):

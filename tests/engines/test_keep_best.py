@@ -5,8 +5,10 @@ import math
 import torch
 
 from atlas.build import assemble
-from atlas.engines.delivery import ACCEPTS, accept_best, blend, final_cohort, judge, validate
+from atlas.engines.delivery import blend, choose_best, final_cohort, judge, validate
+from atlas.engines.groups import ACCEPTS
 from atlas.federation.cohort import adapter_sha256
+from atlas.federation.deliver import Taken
 from atlas.federation.message import encode
 from atlas.federation.rounds import run_round
 from atlas.ops.lowrank import delta
@@ -35,10 +37,10 @@ def test_accept_is_never_worse_on_validation_than_keeping_ones_own():
     mixtures = {c: {**own.take(c), **{k: v for k, v in m.items() if k in own.take(c)}}
                 for c, m in mixtures.items()}  # fmt: skip
     before = validate(group, own, clients[:2])
-    shares = accept_best(group, mixtures)
+    taken = choose_best(group, {client: [mixture] for client, mixture in mixtures.items()})
     after = validate(group, group.arms["held"], clients[:2])
-    for client, share in shares.items():
-        assert share in ACCEPTS
+    for client, found in taken.items():
+        assert found.accept in ACCEPTS
         assert judge(after[client]) >= judge(before[client])
 
 
@@ -50,14 +52,15 @@ def test_a_harmful_mixture_is_declined_and_replace_would_have_taken_it():
     before = judge(validate(group, group.arms["held"], ["a2"])["a2"])
     poisoned = group.arms["held"].put({"a2": poison})
     assert judge(validate(group, poisoned, ["a2"])["a2"]) < before
-    assert accept_best(group, {"a2": poison})["a2"] < 1.0
+    assert choose_best(group, {"a2": [poison]})["a2"].accept < 1.0
     assert judge(validate(group, group.arms["held"], ["a2"])["a2"]) >= before
 
 
 def test_an_equal_mixture_is_a_tie_and_goes_to_the_smaller_share():
     _, group, _ = trained(1)
     same = group.arms["held"].take("b1")
-    assert accept_best(group, {"b1": same, "a1": {}}) == {"b1": 0.0, "a1": 0.0}
+    nothing = Taken(0, 0.0)
+    assert choose_best(group, {"b1": [same], "a1": []}) == {"b1": nothing, "a1": nothing}
 
 
 def test_logged_w_is_the_effective_one():
@@ -116,5 +119,5 @@ def test_a_client_whose_training_blew_up_takes_the_mixture():
     group.arms["held"] = group.arms["held"].put(
         {"a1": {k: torch.full_like(v, float("nan")) for k, v in good.items()}}
     )
-    accept_best(group, {"a1": good})
+    choose_best(group, {"a1": [good]})
     assert all(torch.isfinite(v).all() for v in group.arms["held"].take("a1").values())

@@ -7,6 +7,7 @@ import torch
 
 from atlas.build import assemble
 from atlas.federation.cohort import adapter_sha256
+from atlas.federation.deliver import unpack_mixtures
 from atlas.federation.message import decode, encode
 from atlas.federation.rounds import run_round, sample_clients
 from atlas.federation.transport import Failure
@@ -62,7 +63,7 @@ def test_clients_hold_what_the_server_sent():
     sent = {c: decode(p) for c, p in [m for m in spy.log if m[0] == "deliver"][-1][1].items()}
     assert len(sent) == 5
     for client, adapter in held(federation).items():
-        assert adapter_sha256(adapter) == adapter_sha256(sent[client].tensors)
+        assert adapter_sha256(adapter) == adapter_sha256(unpack_mixtures(sent[client])[0])
     assert not federation.state.failures
     accepts = [fields["accept"] for event, fields in events if event == "delivered"]
     assert accepts == [1.0] * 10

@@ -37,10 +37,15 @@ def test_a_study_is_one_table_and_goes_on_where_it_stopped(tmp_path, monkeypatch
     assert result["tests"][0]["difference"] == pytest.approx(gap)
     assert 0 < result["ceiling"] <= 1
     assert result["majority"] == 0.5
+    check_tasks_and_clients(result)
     folder = tmp_path / study.name
     assert json.loads((folder / "compare.json").read_text()) == result
     rows = list(csv.DictReader((folder / "compare.csv").open()))
     assert [row["adapters_sha256"] for row in rows] == hashes
+    written = [float(row["task:order"]) for row in rows]
+    assert written == [row["tasks"]["order"] for row in result["rows"]]
+    assert (folder / "plots" / "arms.png").stat().st_size > 0
+    assert not list(folder.glob("plots/sweep-*"))
 
     # The same command reads what is finished; a run that lost its summary is finished again.
     lost = next(folder.glob("fedavg-1-*/*/summary.json"))
@@ -50,6 +55,71 @@ def test_a_study_is_one_table_and_goes_on_where_it_stopped(tmp_path, monkeypatch
     again = run_study(study, tmp_path)
     assert not started
     assert [row["adapters_sha256"] for row in again["rows"]] == hashes
+
+
+def check_tasks_and_clients(result):
+    """With one client per task, a task's score is its client's."""
+    assert list(result["tasks"]) == ["order", "paraphrase", "sentiment"]
+    for task, found in result["tasks"].items():
+        assert found["metric"] == "accuracy" and found["majority"] == 0.5
+        for arm in ("strategy=local", "strategy=fedavg"):
+            scores = [row["tasks"][task] for row in result["rows"] if row["arm"] == arm]
+            assert found["arms"][arm] == pytest.approx(sum(scores) / 2)
+            assert found["arms"][arm] == result["clients"][arm]["score"][f"{task}-1"]
+        assert found["at_chance"] == (found["ceiling"] <= 0.52)
+    assert result["clients"]["strategy=local"]["worst_gain"] == 0.0
+    fedavg = result["clients"]["strategy=fedavg"]
+    assert fedavg["worst_gain"] == min(fedavg["gain"].values())
+
+
+def outcome(seed, score, tasks=None, alone=None, **keys):
+    """A finished run with the given scores; clients a and b share a task."""
+    mean = sum(score.values()) / len(score)
+    summary = {
+        "score": {"mean": mean, "spread": 0, "worst": 0, "clients": score},
+        "majority": {"clients": dict.fromkeys(score, 0.5)},
+        "metrics": dict.fromkeys(score, "accuracy"),
+        "bytes": {"up": 1, "down": 2}, "seconds": 3, "adapters_sha256": "",
+    }  # fmt: skip
+    if alone:
+        summary["alone"] = {"clients": alone}
+    found = {"a": "one", "b": "one", "c": "two"} if tasks is None else tasks
+    return compare.Outcome({**keys, "seed": str(seed)}, summary, found)
+
+
+def test_tasks_and_clients_are_averaged_over_seeds():
+    runs = [
+        outcome(0, {"a": 0.6, "b": 0.8, "c": 0.51}, alone={"a": 0.7, "b": 0.7, "c": 0.5}, x="1"),
+        outcome(1, {"a": 0.8, "b": 0.8, "c": 0.51}, alone={"a": 0.6, "b": 0.9, "c": 0.5}, x="1"),
+        outcome(0, {"a": 0.6, "b": 0.6, "c": 0.5}, x="2"),
+        outcome(1, {"a": 0.6, "b": 0.6, "c": 0.5}, x="2"),
+    ]
+    result = compare.draw_up(runs, [])
+    assert result["rows"][0]["tasks"] == pytest.approx({"one": 0.7, "two": 0.51})
+    assert result["tasks"]["one"]["arms"] == pytest.approx({"x=1": 0.75, "x=2": 0.6})
+    first, second = result["clients"]["x=1"], result["clients"]["x=2"]
+    assert first["gain"] == pytest.approx({"a": 0.05, "b": 0.0, "c": 0.01})
+    assert first["worst_gain"] == pytest.approx(0.0)
+    assert (second["gain"], second["worst_gain"]) == ({}, None)
+
+
+@pytest.mark.parametrize(("best", "expected"), [(0.52, True), (0.53, False)])
+def test_a_task_is_at_chance_by_its_ceiling_or_its_best_arm(best, expected):
+    runs = [outcome(0, {"c": 0.5}, x="1"), outcome(0, {"c": best}, x="2")]
+    assert compare.draw_up(runs, [])["tasks"]["two"]["at_chance"] is expected
+    # The ceiling, where there is one, decides whatever the arms are like.
+    ceiling = [outcome(0, {"c": best}, strategy="pooled")]
+    high = [outcome(0, {"c": 0.9}, x="1")]
+    assert compare.draw_up(high, ceiling)["tasks"]["two"]["at_chance"] is expected
+
+
+def test_arms_may_differ_in_their_tasks_and_events_may_be_lost():
+    runs = [outcome(0, {"a": 0.6}, x="1"), outcome(0, {"c": 0.6}, {}, x="2")]
+    result = compare.draw_up(runs, [])
+    assert {task: found["arms"] for task, found in result["tasks"].items()} == {
+        "one": {"x=1": 0.6},
+        "c": {"x=2": 0.6},
+    }
 
 
 def test_a_bad_value_is_found_before_anything_runs():

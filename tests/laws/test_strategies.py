@@ -8,6 +8,7 @@ from atlas.federation import strategies
 from atlas.federation.backbone import HeadLayer
 from atlas.federation.cohort import Layout, Member, initial_cohort, mix_cohort
 from atlas.federation.strategy import STRATEGIES, Strategy, View, find_strategy, identity, register
+from atlas.ops.affinity import unit_rows
 from atlas.ops.lowrank import delta
 from atlas.ops.mixing import check_mixing
 from tests.helpers import padding_is_zero
@@ -20,8 +21,15 @@ every_strategy = pytest.mark.parametrize("name", sorted(STRATEGIES))
 
 
 def make_view(n=4):
-    examples = torch.tensor([10.0, 30.0, 5.0, 55.0][:n], dtype=torch.float64)
-    return View(tuple(f"c{i}" for i in range(n)), examples, ("x", "y", "x", "y")[:n], 1)
+    draw = torch.Generator().manual_seed(3)
+    return View(
+        clients=tuple(f"c{i}" for i in range(n)),
+        examples=torch.tensor([10.0, 30.0, 5.0, 55.0][:n], dtype=torch.float64),
+        tasks=("x", "y", "x", "y")[:n],
+        round=1,
+        features=unit_rows(torch.randn(n, 3, generator=draw, dtype=torch.float64)),
+        clusters=(0, 1, 0, 1)[:n],
+    )
 
 
 def make_cohort(n=4, *, equal=False):
@@ -65,6 +73,8 @@ def test_client_order_is_irrelevant(name):
         view.examples[order],
         tuple(view.tasks[i] for i in order),
         view.round,
+        view.features[order],
+        tuple(view.clusters[i] for i in order),
     )
     relation = STRATEGIES[name].relation
     assert torch.allclose(relation(shuffled), relation(view)[order][:, order])

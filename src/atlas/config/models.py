@@ -63,6 +63,9 @@ class TrainSettings(Settings):
     weight_decay: Annotated[float, Field(ge=0, le=1)] = 0.01
     clip: Annotated[float, Field(gt=0)] | None = 1.0
     keep_moments: bool = Field(False, description="carry optimiser moments over rounds")
+    anchor: Annotated[float, Field(ge=0)] = Field(
+        0.1, description="pull toward the anchor: fedprox's mu, ditto's lambda"
+    )
     early_stop: EarlyStop | None = None
     stacked: bool = Field(True, description="false trains clients one by one (the slow twin)")
     prefix_cache_mb: Annotated[int, Field(ge=0)] = Field(
@@ -92,7 +95,13 @@ class DataSettings(Settings):
     tasks: list[str] = Field(default_factory=list, description="empty: all synthetic tasks")
     clients_per_task: Positive = 3
     partition: PartitionSettings = PartitionSettings()
+    partitions: dict[str, PartitionSettings] = Field(
+        default_factory=dict, description="partition of single tasks, over `partition`"
+    )
     train: Positive | None = Field(48, description="training examples per client; null: all")
+    trains: dict[str, Positive] = Field(
+        default_factory=dict, description="training examples of single tasks, over `train`"
+    )
     validation: Positive = Field(32, description="validation examples per client")
     test: Positive = Field(200, description="test examples per client")
     noise: Annotated[float, Field(ge=0, le=0.5)] = Field(

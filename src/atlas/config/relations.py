@@ -59,4 +59,7 @@ class RelationSettings(Settings):
     )
     nearest: Positive | None = Field(3, description="neighbours per client; null: all")
     cross: Share = Field(0.0, description="factor on edges between clusters")
+    singletons: Literal["alone", "joined"] = Field(
+        "alone", description="a client without neighbours: left alone, or joined to its nearest"
+    )
     warmup: Count = Field(0, description="rounds before clients begin to learn from each other")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -40,6 +40,19 @@ class _Pool:
         return tuple(self.examples[i] for i in indices.tolist())
 
 
+@dataclass(frozen=True)
+class _Terms:
+    """How one task is dealt, with the keys that say so, for the messages."""
+
+    clients: int
+    partition: PartitionSettings
+    partition_key: str
+    train: int | None
+    train_key: str
+    validation: int
+    test: int
+
+
 def dealt_clients(
     source: Source, task: Task, settings: DataSettings, seed: int
 ) -> list[ClientData]:
@@ -50,22 +63,23 @@ def dealt_clients(
     training texts that also occur in the test split are left out.
 
     Raises:
-        InputError: If records are bad or too few.
+        InputError: If records are bad or too few, or settings of single tasks name another task.
     """
+    terms = _terms(task, settings)
     test = _read(source, task, "test")
     test = test.only(distinct(test.examples))
     train = _read(source, task, "train")
     train = train.only(distinct(train.examples, {text_key(e) for e in test.examples}))
     rng = generator(seed, "data", task.name, "partition")
-    strata, test_strata, weights = _partition(task, train, test, settings, rng)
-    wanted = None if settings.train is None else settings.train + settings.validation
+    strata, test_strata, weights = _partition(task, train, test, terms, rng)
+    wanted = None if terms.train is None else terms.train + terms.validation
     shares = deal(strata, weights, wanted, generator(seed, "data", task.name, "train"))
-    tests = deal(test_strata, weights, settings.test, generator(seed, "data", task.name, "test"))
-    _check_sizes(task, settings, shares, len(strata))
-    _check_tests(task, settings, tests, len(test_strata))
+    tests = deal(test_strata, weights, terms.test, generator(seed, "data", task.name, "test"))
+    _check_sizes(task, terms, shares, len(strata))
+    _check_tests(task, terms, tests, len(test_strata))
     clients = []
     for number, (share, own_test) in enumerate(zip(shares, tests, strict=True), start=1):
-        sizes = (settings.validation, len(share) - settings.validation)
+        sizes = (terms.validation, len(share) - terms.validation)
         order = generator(seed, "data", task.name, number, "split")
         validation, fit = split_client(len(share), sizes, order)
         clients.append(
@@ -81,66 +95,91 @@ def dealt_clients(
     return clients
 
 
+def _terms(task: Task, settings: DataSettings) -> _Terms:
+    """What holds for one task: its own settings over those of all tasks."""
+    name, partitions, trains = task.name, settings.partitions, settings.trains
+    _check_names("data.partitions", partitions, settings.tasks)
+    _check_names("data.trains", trains, settings.tasks)
+    return _Terms(
+        clients=settings.clients_per_task,
+        partition=partitions.get(name, settings.partition),
+        partition_key=f"data.partitions.{name}" if name in partitions else "data.partition",
+        train=trains.get(name, settings.train),
+        train_key=f"data.trains.{name}" if name in trains else "data.train",
+        validation=settings.validation,
+        test=settings.test,
+    )
+
+
+def _check_names(key: str, given: Collection[str], tasks: Sequence[str]) -> None:
+    """A setting of a task that takes no part would go unheard."""
+    for name in given:
+        if name not in tasks:
+            raise InputError(
+                f"{key}.{name}: {show(name)} is not among data.tasks; allowed: {', '.join(tasks)}"
+            )
+
+
 def _read(source: Source, task: Task, split: str) -> _Pool:
     records = list(source.records(task, split))
     return _Pool(records, [read_example(task, record, record.where) for record in records])
 
 
 def _partition(
-    task: Task, train: _Pool, test: _Pool, settings: DataSettings, rng: np.random.Generator
+    task: Task, train: _Pool, test: _Pool, terms: _Terms, rng: np.random.Generator
 ) -> tuple[list[int], list[int], Weights]:
     """The stratum of every training and test example, and the clients' weights."""
-    method, clients = settings.partition.method, settings.clients_per_task
+    partition, method, clients = terms.partition, terms.partition.method, terms.clients
     if method == "iid":
         return [0] * len(train.examples), [0] * len(test.examples), iid_weights(clients)
     if method == "dirichlet":
         if task.kind != "classification":
             raise InputError(
-                f"data.partition.method: dirichlet deals by label, but task {task.name!r} has no "
-                "label set; allowed: iid, field"
+                f"{terms.partition_key}.method: dirichlet deals by label, but task {task.name!r} "
+                "has no label set; allowed: iid, field"
             )
-        weights = dirichlet_weights(clients, len(task.labels), settings.partition.alpha, rng)
+        weights = dirichlet_weights(clients, len(task.labels), partition.alpha, rng)
         return [e.label for e in train.examples], [e.label for e in test.examples], weights
-    values = _values(settings.partition, train)
-    key = f"data.partition.field {settings.partition.field!r} of task {task.name!r}"
+    values = _values(terms, train)
+    key = f"{terms.partition_key}.field {partition.field!r} of task {task.name!r}"
     names, weights = field_weights(values, clients, key)
     number = {name: index for index, name in enumerate(names)}
-    others = _values(settings.partition, test)
+    others = _values(terms, test)
     return [number[v] for v in values], [number.get(v, -1) for v in others], weights
 
 
-def _values(settings: PartitionSettings, pool: _Pool) -> list[str]:
-    field = settings.field
+def _values(terms: _Terms, pool: _Pool) -> list[str]:
+    field, key = terms.partition.field, f"{terms.partition_key}.field"
     if field is None:
-        raise InputError("data.partition.field: not set, but method `field` deals by it")
+        raise InputError(f"{key}: not set, but method `field` deals by it")
     values = []
     for record in pool.records:
         value = record.get(field)
         if not isinstance(value, str | int):
             raise InputError(
-                f"{record.where}: data.partition.field {field!r} must hold text or a whole number, "
-                f"got {show(value)}; fields there: {', '.join(sorted(record))}"
+                f"{record.where}: {key} {field!r} must hold text or a whole number, got "
+                f"{show(value)}; fields there: {', '.join(sorted(record))}"
             )
         values.append(str(value))
     return values
 
 
-def _check_sizes(task: Task, settings: DataSettings, shares: Sequence[Indices], total: int) -> None:
-    needed = settings.validation + (settings.train or 1)
+def _check_sizes(task: Task, terms: _Terms, shares: Sequence[Indices], total: int) -> None:
+    needed = terms.validation + (terms.train or 1)
     for number, share in enumerate(shares, start=1):
         if len(share) < needed:
             raise InputError(
-                f"data.train {settings.train or 'null'}, data.validation {settings.validation}: "
+                f"{terms.train_key} {terms.train or 'null'}, data.validation {terms.validation}: "
                 f"client {task.name}-{number} needs {needed} training examples and gets "
                 f"{len(share)}; task {task.name!r} has {total} different ones for {len(shares)} "
                 "clients"
             )
 
 
-def _check_tests(task: Task, settings: DataSettings, tests: Sequence[Indices], total: int) -> None:
+def _check_tests(task: Task, terms: _Terms, tests: Sequence[Indices], total: int) -> None:
     for number, share in enumerate(tests, start=1):
-        if len(share) < settings.test:
+        if len(share) < terms.test:
             raise InputError(
-                f"data.test {settings.test}: client {task.name}-{number} gets {len(share)} test "
+                f"data.test {terms.test}: client {task.name}-{number} gets {len(share)} test "
                 f"examples; task {task.name!r} has {total} different ones for {len(tests)} clients"
             )

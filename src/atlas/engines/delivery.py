@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import torch
 
 from atlas.engines.groups import Group, Judgement
 from atlas.federation.cohort import Adapter, Cohort
+from atlas.federation.deliver import Taken
 from atlas.federation.evaluate import Scores, score_labels
 from atlas.federation.forward import stack_cohorts
 from atlas.ops.mixing import mix_product
-
-ACCEPTS = (0.0, 0.25, 0.5, 0.75, 1.0)
 
 
 def judge(scores: Scores) -> Judgement:
@@ -53,38 +52,60 @@ def blend(own: Cohort, mixture: Cohort, share: float) -> Cohort:
     return replace(own, tensors=tensors)
 
 
-def replace_held(group: Group, mixtures: Mapping[str, Adapter]) -> dict[str, float]:
-    """Plain delivery: the mixture becomes the client's adapter."""
-    given = {client: adapter for client, adapter in mixtures.items() if adapter}
-    group.arms["held"] = group.arms["held"].put(given)
-    return {client: 1.0 if adapter else 0.0 for client, adapter in mixtures.items()}
+def replace_held(group: Group, offers: Mapping[str, Sequence[Adapter]]) -> dict[str, Taken]:
+    """Plain delivery: the one mixture offered becomes the client's adapter."""
+    group.arms["held"] = group.arms["held"].put({c: one[0] for c, one in offers.items() if one})
+    return {client: Taken(0, 1.0 if one else 0.0) for client, one in offers.items()}
 
 
-def accept_best(group: Group, mixtures: Mapping[str, Adapter]) -> dict[str, float]:
-    """Delivery under `keep_best`: validation data decides how much of the mixture is taken.
+def choose_best(group: Group, offers: Mapping[str, Sequence[Adapter]]) -> dict[str, Taken]:
+    """Validation data decides which mixture is taken, and how much of it.
 
-    Ties go to the smaller share. Both arms then remember their best adapter so far.
+    Ties go to the smaller share, then to the earlier mixture. Where the best is kept, both arms
+    then remember their best adapter so far.
     """
-    clients = sorted(mixtures)
-    given = {client: adapter for client, adapter in mixtures.items() if adapter}
-    held = group.arms["held"].select(clients)
-    mixture = held.put(given)
-    # A client whose own training blew up has nothing to blend with.
-    own = held.put({c: adapter for c, adapter in given.items() if not _finite(held.take(c))})
-    best: dict[str, tuple[Judgement, float]] = {}
-    blends = {share: blend(own, mixture, share) for share in ACCEPTS}
-    for share in ACCEPTS:
-        asked = clients if share == 0.0 else sorted(given)
-        for client, scores in validate(group, blends[share], asked).items() if asked else ():
-            if client not in best or judge(scores) > best[client][0]:
-                best[client] = (judge(scores), share)
-    chosen = {c: blends[share].take(c) for c, (_, share) in best.items()}
-    alone = validate(group, group.arms["shadow"], clients)
+    best = _best_blends(group, offers)
+    keeps = "best_held" in group.arms
+    alone = validate(group, group.arms["shadow"], sorted(offers)) if keeps else {}
     # Nothing is written before everything is known, so that a failure leaves clients as they were.
-    group.arms["held"] = group.arms["held"].put(chosen)
-    remember_best(group, "held", {client: judgement for client, (judgement, _) in best.items()})
-    remember_best(group, "shadow", {client: judge(scores) for client, scores in alone.items()})
-    return {client: share for client, (_, share) in best.items()}
+    group.arms["held"] = group.arms["held"].put({c: one.adapter for c, one in best.items()})
+    if keeps:
+        remember_best(group, "held", {client: one.judgement for client, one in best.items()})
+        remember_best(group, "shadow", {client: judge(scores) for client, scores in alone.items()})
+    return {client: one.taken for client, one in best.items()}
+
+
+@dataclass(frozen=True)
+class _Choice:
+    judgement: Judgement
+    taken: Taken
+    adapter: Adapter
+
+
+def _best_blends(group: Group, offers: Mapping[str, Sequence[Adapter]]) -> dict[str, _Choice]:
+    clients = sorted(offers)
+    held = group.arms["held"].select(clients)
+    # A client whose own training blew up has nothing to blend with.
+    lost = {c: one[0] for c, one in offers.items() if one and not _finite(held.take(c))}
+    own = held.put(lost)
+    best: dict[str, _Choice] = {}
+
+    def judge_all(cohort: Cohort, asked: Sequence[str], taken: Taken) -> None:
+        for client, scores in validate(group, cohort, asked).items():
+            found = judge(scores)
+            if client not in best or found > best[client].judgement:
+                best[client] = _Choice(found, taken, cohort.take(client))
+
+    # Without the choice of taking nothing, one's own adapter is for those who were offered none.
+    keepers = [c for c in clients if 0.0 in group.shares or not offers[c]]
+    if keepers:
+        judge_all(own, keepers, Taken(0, 0.0))
+    for share in (share for share in group.shares if share):
+        for pick in range(max(len(one) for one in offers.values())):
+            given = {c: one[pick] for c, one in offers.items() if pick < len(one)}
+            if given:
+                judge_all(blend(own, held.put(given), share), sorted(given), Taken(pick, share))
+    return best
 
 
 def _finite(adapter: Adapter) -> bool:
@@ -100,14 +121,19 @@ def remember_best(group: Group, arm: str, judgements: Mapping[str, Judgement]) -
     group.arms[f"best_{arm}"] = group.arms[f"best_{arm}"].put(adapters)
 
 
+def arm_in_use(group: Group) -> str:
+    """The arm clients answer with: a personal adapter goes before what they hold to share."""
+    return "personal" if "personal" in group.arms else "held"
+
+
 def final_cohort(group: Group, arm: str) -> Cohort:
     """The adapters that count at the end.
 
-    `alone` is the shadow. `final` is what clients hold; where the best is kept, each client gets
+    `alone` is the shadow. `final` is what clients use; where the best is kept, each client gets
     the better of federated and alone on its validation data, a tie going to alone.
     """
     if "best_held" not in group.arms:
-        return group.arms["shadow" if arm == "alone" else "held"]
+        return group.arms["shadow" if arm == "alone" else arm_in_use(group)]
     if arm == "alone":
         return group.arms["best_shadow"]
     fed, solo = group.judged.get("held", {}), group.judged.get("shadow", {})

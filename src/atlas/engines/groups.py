@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Literal
 
 import torch
 
@@ -13,6 +14,9 @@ from atlas.federation.evaluate import Limits
 from atlas.federation.forward import Model
 from atlas.federation.holder import Holder
 from atlas.federation.store import ExampleStore, Part
+
+ACCEPTS = (0.0, 0.25, 0.5, 0.75, 1.0)
+"""Shares of a mixture that validation data chooses from."""
 
 Judgement = tuple[float, ...]
 """How good an adapter is on validation data; larger is better, compared entry by entry."""
@@ -26,8 +30,12 @@ class Group:
         model: Their shared frozen model.
         holders: By id, sorted.
         arms: Stacked adapters by arm: `held` (what the client holds), `shadow` (trained alone
-            on the same batches) and, where the best is kept, `best_held` and `best_shadow`.
+            on the same batches), `personal` (trained beside `held` and pulled to it; never
+            sent) and, where the best is kept, `best_held` and `best_shadow`.
         limits: How much text is kept, generated and cached.
+        anchor: Who is pulled to what was held at a round's start; see `Strategy`.
+        shares: How much of a mixture a client may take; where there is a choice, its validation
+            data makes it.
         moments: Optimiser moments and step counts by arm, where they are kept.
         judged: Best validation judgement so far, by arm and client.
         accepts: Share of the mixture each client took last.
@@ -37,6 +45,8 @@ class Group:
     holders: dict[str, Holder]
     arms: dict[str, Cohort]
     limits: Limits
+    anchor: Literal["none", "start", "global"] = "none"
+    shares: tuple[float, ...] = (1.0,)
     moments: dict[str, tuple[Moments, torch.Tensor]] = field(default_factory=dict)
     judged: dict[str, dict[str, Judgement]] = field(default_factory=dict)
     accepts: dict[str, float] = field(default_factory=dict)

@@ -6,14 +6,17 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from atlas.config.models import TrainSettings
-from atlas.engines.delivery import accept_best, final_cohort, replace_held, validate
+from atlas.config.relations import FingerprintSettings
+from atlas.engines.delivery import arm_in_use, choose_best, final_cohort, replace_held, validate
 from atlas.engines.groups import Group
+from atlas.engines.printing import print_group
 from atlas.engines.snapshot import load_client, save_client
 from atlas.engines.testing import score_on_test
 from atlas.engines.training import fit_group
 from atlas.errors import InputError
 from atlas.federation.client import Clock
 from atlas.federation.cohort import Adapter, adapter_sha256
+from atlas.federation.deliver import unpack_mixtures
 from atlas.federation.message import Message, MessageError, decode, encode
 from atlas.federation.transport import Failure, Reply, TaskName
 
@@ -52,6 +55,7 @@ class LocalEngine:
     def ask(self, task: TaskName, payloads: Mapping[str, bytes]) -> dict[str, Reply]:
         """Run a task at clients of this process; see `Transport`."""
         handlers = {
+            "fingerprint": self._fingerprint,
             "fit": self._fit,
             "deliver": self._deliver,
             "evaluate": self._evaluate,
@@ -117,26 +121,33 @@ class LocalEngine:
         return adapter
 
     def _deliver(self, group: Group, asked: Mapping[str, Message]) -> dict[str, Reply]:
-        mixtures = {client: message.tensors for client, message in asked.items()}
-        take = accept_best if "best_held" in group.arms else replace_held
-        accepts = take(group, mixtures)
-        group.accepts.update(accepts)
+        offers = {client: unpack_mixtures(message) for client, message in asked.items()}
+        one = group.shares == (1.0,) and all(len(found) <= 1 for found in offers.values())
+        taken = (replace_held if one else choose_best)(group, offers)
+        group.accepts.update({client: found.accept for client, found in taken.items()})
+        replies: dict[str, Reply] = {}
+        for client, found in taken.items():
+            sha256 = adapter_sha256(self._outgoing(group, client))
+            facts = {"accept": found.accept, "pick": found.pick, "sha256": sha256}
+            replies[client] = encode({}, facts)
+        return replies
+
+    def _fingerprint(self, group: Group, asked: Mapping[str, Message]) -> dict[str, Reply]:
+        settings = FingerprintSettings.model_validate(next(iter(asked.values())).facts["settings"])
+        report = self.progress
+        steps = None if report is None else partial(report, "fingerprints")
+        found = print_group(group, sorted(asked), settings, self.settings, self.clock, steps)
         return {
-            client: encode(
-                {},
-                {
-                    "accept": accepts[client],
-                    "sha256": adapter_sha256(self._outgoing(group, client)),
-                },
-            )
-            for client in asked
+            client: encode(one.sketches, {"examples": one.examples, "norms": one.norms})
+            for client, one in found.items()
         }
 
     def _evaluate(self, group: Group, asked: Mapping[str, Message]) -> dict[str, Reply]:
         facts = next(iter(asked.values())).facts
         clients = sorted(asked)
         if facts["split"] == "validation":
-            scores = validate(group, group.arms[facts["arm"]], clients)
+            arm = arm_in_use(group) if facts["arm"] == "held" else facts["arm"]
+            scores = validate(group, group.arms[arm], clients)
             members = {client: {client: scores[client]} for client in clients}
         else:
             cohort = final_cohort(group, facts["arm"])

@@ -8,10 +8,12 @@ import torch
 
 from atlas.config.models import TrainSettings
 from atlas.engines.groups import Group
-from atlas.federation.client import Clock, Fitted, Moments, Progress, fit, fresh_moments
+from atlas.federation.client import Anchor, Clock, Fitted, Moments, Progress, fit, fresh_moments
 from atlas.federation.forward import stack_cohorts
 
-TRAINED_ARMS = ("held", "shadow")
+TRAINED_ARMS = ("held", "shadow", "personal")
+PULLED = {"start": "held", "global": "personal"}
+"""The arm that is pulled to what was held at the round's start; the shadow never is."""
 
 
 def fit_group(
@@ -21,7 +23,7 @@ def fit_group(
     clock: Clock,
     progress: Progress | None = None,
 ) -> dict[str, dict[str, float]]:
-    """Train `clients` of a group, and their shadows on the same batches.
+    """Train `clients` of a group, their shadows and personal adapters on the same batches.
 
     Nothing is written unless the whole stack trains, so a failure leaves every client as it was.
     A row whose training blew up is not written either: adapter, head and moments stay what they
@@ -34,7 +36,17 @@ def fit_group(
     stack = stack_cohorts([group.arms[arm].select(clients) for arm in arms])
     lessons = [group.lesson(client) for _ in arms for client in clients]
     carried = _carried(group, arms, clients) if settings.keep_moments else None
-    fitted = fit(group.store, stack, lessons, settings, clock, carried=carried, progress=progress)
+    anchor = _anchor(group, arms, clients, settings.anchor)
+    fitted = fit(
+        group.store,
+        stack,
+        lessons,
+        settings,
+        clock,
+        carried=carried,
+        anchor=anchor,
+        progress=progress,
+    )
     sound = finite_rows(fitted)
     for i, arm in enumerate(arms):
         rows = [i * len(clients) + k for k in range(len(clients)) if sound[i * len(clients) + k]]
@@ -53,6 +65,18 @@ def finite_rows(fitted: Fitted) -> list[bool]:
     """Which rows of a trained stack hold neither NaN nor Inf."""
     checks = [torch.isfinite(value).flatten(1).all(1) for value in fitted.stack.tensors.values()]
     return [bool(flag) for flag in torch.stack(checks).all(0)]
+
+
+def _anchor(
+    group: Group, arms: Sequence[str], clients: Sequence[str], strength: float
+) -> Anchor | None:
+    """What the rows of a fit are pulled to, as it is before the fit."""
+    if group.anchor == "none":
+        return None
+    held = stack_cohorts([group.arms["held"].select(clients)] * len(arms))
+    pulled = [strength * (arm == PULLED[group.anchor]) for arm in arms for _ in clients]
+    device = held.labels.device
+    return Anchor(held.tensors, torch.tensor(pulled, dtype=torch.float64, device=device))
 
 
 def _carried(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -10,9 +10,10 @@ import torch
 from torch import Tensor
 
 from atlas.config.models import TrainSettings
-from atlas.federation.evaluate import mean_losses
+from atlas.federation.early_stop import EarlyStop
 from atlas.federation.forward import Stack, run
 from atlas.federation.store import ExampleStore, Rows
+from atlas.ops.anchor import pull
 from atlas.ops.optim import adamw_update, clip_factors, per_client, rate_at
 from atlas.runs.seeds import generator
 
@@ -36,6 +37,25 @@ class Clock:
     seed: int
     round: int
     rounds: int
+
+
+@dataclass(frozen=True)
+class Anchor:
+    """What the rows of a stack are pulled to; see `ops.anchor.pull`.
+
+    Attributes:
+        tensors: As in `Stack`; a row's anchor is in the same place.
+        strength: Factor on each row's pull [n]; zero for rows that are not pulled.
+    """
+
+    tensors: Mapping[str, Tensor]
+    strength: Tensor
+
+    def cost(self, stack: Stack, index: Tensor, modules: Sequence[str]) -> Tensor:
+        """What the pull adds to the objectives of `stack`, the rows in `index` [n]."""
+        there = {name: value.index_select(0, index) for name, value in self.tensors.items()}
+        found = pull(stack.tensors, there, stack.scales, modules)
+        return self.strength.index_select(0, index).to(found.dtype) * found
 
 
 @dataclass(frozen=True)
@@ -77,6 +97,7 @@ def fit(  # noqa: PLR0913
     clock: Clock,
     *,
     carried: tuple[Moments, Tensor] | None = None,
+    anchor: Anchor | None = None,
     progress: Progress | None = None,
 ) -> Fitted:
     """Train every row of a stack on its own lesson.
@@ -91,6 +112,7 @@ def fit(  # noqa: PLR0913
         settings: Optimiser and length of training.
         clock: Where in the run this is.
         carried: Moments and step counts of earlier rounds, if they are kept.
+        anchor: What rows are pulled to; losses are told without the pull.
         progress: Called with (steps made, steps planned) of the longest row.
     """
     plans = [plan_batches(lesson, settings, clock) for lesson in lessons]
@@ -101,8 +123,9 @@ def fit(  # noqa: PLR0913
         replace(stack, tensors=dict(stack.tensors)),
         dict(carried[0]) if carried else fresh_moments(stack),
         carried[1].clone() if carried else torch.zeros(len(lessons), dtype=torch.long).to(device),
+        anchor,
     )
-    watch = _EarlyStop(settings.early_stop.patience, stack) if settings.early_stop else None
+    watch = EarlyStop(settings.early_stop.patience, stack) if settings.early_stop else None
     totals = torch.zeros(len(lessons), dtype=torch.float64, device=device)
     counts = torch.zeros(len(lessons), dtype=torch.long, device=device)
     longest = max(len(plan) for plan in batches)
@@ -120,7 +143,7 @@ def fit(  # noqa: PLR0913
             counts[index] += 1
         if watch:
             done = [row for row in rows if step + 1 in ends[row]]
-            live -= watch.check(store, state.stack, done, [lessons[row] for row in done])
+            live -= watch.check(store, state.stack, done, [lessons[row].validation for row in done])
         if progress:
             progress(step + 1, longest)
     final = watch.best if watch else state.stack
@@ -135,11 +158,12 @@ def _rate(settings: TrainSettings, clock: Clock, share: float) -> float:
 
 @dataclass
 class _State:
-    """The moving parts of a fit."""
+    """The moving parts of a fit, and what pulls at them."""
 
     stack: Stack
     moments: Moments
     made: Tensor
+    anchor: Anchor | None
 
     def step(
         self,
@@ -152,9 +176,12 @@ class _State:
         """One AdamW step of the rows in `index`; returns their losses."""
         rows = self.stack.rows(index)
         leaves = {name: value.detach().requires_grad_() for name, value in rows.tensors.items()}
-        outcome = run(store.model, replace(rows, tensors=leaves), store.batch(picks))
-        losses = outcome.client_losses()
-        found = torch.autograd.grad(losses.sum(), list(leaves.values()))
+        moving = replace(rows, tensors=leaves)
+        losses = run(store.model, moving, store.batch(picks)).client_losses()
+        objective = losses
+        if self.anchor is not None:
+            objective = losses + self.anchor.cost(moving, index, store.model.layout.modules)
+        found = torch.autograd.grad(objective.sum(), list(leaves.values()))
         grads = dict(zip(leaves, found, strict=True))
         if settings.clip is not None:
             factors = clip_factors(grads.values(), settings.clip)
@@ -178,38 +205,3 @@ class _State:
                 second.index_copy(0, index, moments[1]),
             )
         return losses.detach()
-
-
-class _EarlyStop:
-    """Watches validation losses at epoch ends and remembers each row's best tensors."""
-
-    def __init__(self, patience: int, stack: Stack) -> None:
-        self.patience = patience
-        self.best = replace(stack, tensors=dict(stack.tensors))
-        self.losses = [float("inf")] * len(stack.labels)
-        self.waited = [0] * len(stack.labels)
-
-    def check(
-        self, store: ExampleStore, stack: Stack, rows: Sequence[int], lessons: Sequence[Lesson]
-    ) -> set[int]:
-        """Rows that should stop, of those that have just finished an epoch."""
-        if not rows:
-            return set()
-        index = torch.tensor(rows, device=stack.labels.device)
-        found = mean_losses(store, stack.rows(index), [lesson.validation for lesson in lessons])
-        stopped = set()
-        for row, loss in zip(rows, found, strict=True):
-            if loss < self.losses[row]:
-                self.losses[row], self.waited[row] = loss, 0
-                self._remember(stack, row)
-                continue
-            self.waited[row] += 1
-            if self.waited[row] >= self.patience:
-                stopped.add(row)
-        return stopped
-
-    def _remember(self, stack: Stack, row: int) -> None:
-        for name, value in stack.tensors.items():
-            kept = self.best.tensors[name].clone()
-            kept[row] = value[row]
-            self.best.tensors[name] = kept

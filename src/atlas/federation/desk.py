@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from atlas.federation.cohort import Cohort
 from atlas.federation.message import MessageError, decode
+from atlas.federation.planned import Planned
 from atlas.federation.transport import Failure, Ledger, Reply, TaskName, Transport
 
 Observe = Callable[[str, Mapping[str, object]], None]
@@ -20,6 +21,7 @@ class ServerState:
         cohorts: The last good adapter each client sent (at first the initial one), by backbone.
         round: The last round done.
         examples: Training examples of every client that ever replied.
+        planned: What was found out before the first round, by backbone; kept beside the rounds.
         ledger: Bytes so far.
         refused: Replies that the guard did not let in.
         failures: Clients that did not do what they were asked.
@@ -28,6 +30,7 @@ class ServerState:
     cohorts: dict[str, Cohort]
     round: int = 0
     examples: dict[str, int] = field(default_factory=dict)
+    planned: dict[str, Planned] = field(default_factory=dict)
     ledger: Ledger = field(default_factory=Ledger)
     refused: list[dict[str, object]] = field(default_factory=list)
     failures: list[dict[str, object]] = field(default_factory=list)

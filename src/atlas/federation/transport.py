@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
 Direction = Literal["up", "down"]
-TaskName = Literal["fit", "deliver", "evaluate", "adapter", "save", "load"]
+TaskName = Literal["fingerprint", "fit", "deliver", "evaluate", "adapter", "save", "load"]
 
 
 @dataclass(frozen=True)
@@ -25,6 +25,8 @@ class Transport(Protocol):
 
     Tasks and what their payloads and replies hold:
 
+    - `fingerprint`: facts {settings}; reply: sketches by part, facts {examples, norms by part and
+      layer}.
     - `fit`: facts {round}; reply: the trained adapter, facts {examples, steps, loss}.
     - `deliver`: the mixture (no tensors: keep yours), facts {round}; reply: facts {accept,
       sha256 of what the client now holds}.

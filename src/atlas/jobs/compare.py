@@ -8,7 +8,7 @@ import io
 import json
 import re
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,12 +19,15 @@ from atlas.config.models import FederationConfig
 from atlas.config.overrides import parse_override
 from atlas.engines.local import Progress
 from atlas.federation.strategy import find_strategy
-from atlas.jobs.run import Watch, resume_run, start_run
+from atlas.jobs.run import Finished, Watch, resume_run, start_run
+from atlas.jobs.show import describe_run
 from atlas.ops.statistics import paired_comparison
-from atlas.runs.folder import RunFolder, write_text_atomic
-from atlas.runs.summary import read_summary
+from atlas.report.sweeps import plot_study
+from atlas.runs.folder import write_text_atomic
 
 CEILING = "pooled"
+CHANCE = 0.02
+"""Where the best beats the majority by no more than this, methods differ by luck alone."""
 Announce = Callable[[int, int, Combination], None]
 Row = dict[str, Any]
 
@@ -37,6 +40,28 @@ class Study:
     combinations: tuple[Combination, ...]
     configs: tuple[FederationConfig, ...]
     ceilings: dict[int, FederationConfig]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A finished run: what was compared in it, its summary, and the task of every client."""
+
+    combination: Combination
+    summary: dict[str, Any]
+    tasks: Mapping[str, str]
+
+    @property
+    def arm(self) -> str:
+        """What is compared, whatever the seed."""
+        return " ".join(f"{k}={v}" for k, v in self.combination.items() if k != "seed") or "all"
+
+    def task_means(self, part: str) -> dict[str, float]:
+        """The clients' `score` or `majority`, averaged task by task."""
+        return _means({self.task_of(c): v} for c, v in self.summary[part]["clients"].items())
+
+    def task_of(self, client: str) -> str:
+        """A client's task; its own name stands in where the run's events are lost."""
+        return self.tasks.get(client, client)
 
 
 def plan_study(source: str, overrides: Sequence[str], *, ceiling: bool = True) -> Study:
@@ -69,29 +94,26 @@ def run_study(
     """Run what is not finished yet and draw up the table; None if stopped before the end.
 
     Every combination is an ordinary run folder under `parent/<study>/`; finished ones are read,
-    stopped ones resumed. Results are also written there as `compare.json` and `compare.csv`.
+    stopped ones resumed. Results are also written there as `compare.json`, `compare.csv` and
+    pictures.
     """
     folder = parent / study.name
     jobs = list(zip(study.combinations, study.configs, strict=True))
     jobs += [({"strategy": CEILING, "seed": str(s)}, c) for s, c in study.ceilings.items()]
-    summaries = []
+    outcomes = []
     for number, (combination, config) in enumerate(jobs, start=1):
         if announce:
             announce(number, len(jobs), combination)
-        summary = _summary_of(config, folder / _slug(combination), watch, progress)
-        if summary is None:
+        finished = _finish_run(config, folder / _slug(combination), watch, progress)
+        if finished.summary is None:
             return None
-        summaries.append(summary)
+        tasks = describe_run(finished.folder)["tasks"]
+        outcomes.append(Outcome(combination, finished.summary, tasks))
     done = len(study.configs)
-    result: dict[str, Any] = {
-        "study": study.name,
-        "rows": [_row(c, s) for c, s in zip(study.combinations, summaries[:done], strict=True)],
-        "majority": statistics.fmean(summaries[0]["majority"]["clients"].values()),
-        "ceiling": _mean_score(summaries[done:]),
-        "tests": compare_arms(study.combinations, summaries[:done]),
-    }
+    result = {"study": study.name} | draw_up(outcomes[:done], outcomes[done:])
     write_text_atomic(folder / "compare.json", json.dumps(result, indent=2, sort_keys=True) + "\n")
-    write_text_atomic(folder / "compare.csv", _csv(result["rows"]))
+    write_text_atomic(folder / "compare.csv", _csv(result["rows"], list(result["tasks"])))
+    plot_study(folder, result)
     return result
 
 
@@ -102,59 +124,106 @@ def _slug(combination: Combination) -> str:
     return f"{words[:40]}-{hashlib.sha256(text.encode()).hexdigest()[:6]}"
 
 
-def _summary_of(
+def _finish_run(
     config: FederationConfig, place: Path, watch: Watch | None, progress: Progress | None
-) -> dict[str, Any] | None:
+) -> Finished:
     runs = sorted(place.iterdir()) if place.is_dir() else []
-    existing = [RunFolder(path) for path in runs if (path / "config.yaml").is_file()]
-    if existing and existing[0].summary.exists():
-        return read_summary(existing[0].summary)
+    existing = [path for path in runs if (path / "config.yaml").is_file()]
     if existing:
-        return resume_run(existing[0].path, watch, progress).summary
-    return start_run(config, place, watch, progress).summary
+        return resume_run(existing[0], watch, progress)
+    return start_run(config, place, watch, progress)
 
 
-def _row(combination: Combination, summary: dict[str, Any]) -> Row:
+def draw_up(outcomes: Sequence[Outcome], ceilings: Sequence[Outcome]) -> dict[str, Any]:
+    """What the runs of a study and of its ceiling amount to, as plain values."""
+    arms: dict[str, list[Outcome]] = {}
+    for outcome in outcomes:
+        arms.setdefault(outcome.arm, []).append(outcome)
+    majorities = [statistics.fmean(o.summary["majority"]["clients"].values()) for o in outcomes]
+    best = [outcome.summary["score"]["mean"] for outcome in ceilings]
     return {
-        "keys": {key: parse_override(f"{key}={text}")[1] for key, text in combination.items()},
+        "rows": [_row(outcome) for outcome in outcomes],
+        "majority": statistics.fmean(majorities),
+        "ceiling": statistics.fmean(best) if best else None,
+        "tasks": compare_tasks(arms, ceilings),
+        "clients": {arm: _clients([o.summary for o in own]) for arm, own in arms.items()},
+        "tests": compare_arms(arms),
+    }
+
+
+def _row(outcome: Outcome) -> Row:
+    summary, texts = outcome.summary, outcome.combination.items()
+    return {
+        "arm": outcome.arm,
+        "keys": {key: parse_override(f"{key}={text}")[1] for key, text in texts},
         **{key: summary["score"][key] for key in ("mean", "spread", "worst")},
+        "tasks": outcome.task_means("score"),
         "bytes": {key: summary["bytes"][key] for key in ("up", "down")},
         "seconds": summary["seconds"],
         "adapters_sha256": summary["adapters_sha256"],
     }
 
 
-def _mean_score(summaries: Sequence[dict[str, Any]]) -> float | None:
-    return statistics.fmean(s["score"]["mean"] for s in summaries) if summaries else None
+def compare_tasks(
+    arms: Mapping[str, Sequence[Outcome]], ceilings: Sequence[Outcome]
+) -> dict[str, dict[str, Any]]:
+    """Every task by itself, in its own metric: majority, ceiling and the arms' means over seeds."""
+    outcomes = [outcome for own in arms.values() for outcome in own]
+    majorities = _means(outcome.task_means("majority") for outcome in outcomes)
+    best = _means(outcome.task_means("score") for outcome in ceilings)
+    means = {arm: _means(o.task_means("score") for o in own) for arm, own in arms.items()}
+    metrics = {o.task_of(c): name for o in outcomes for c, name in o.summary["metrics"].items()}
+    found = {}
+    for task, majority in majorities.items():
+        # Arms may differ in their tasks.
+        scores = {arm: of_task[task] for arm, of_task in means.items() if task in of_task}
+        found[task] = {
+            "metric": metrics[task],
+            "majority": majority,
+            "ceiling": best.get(task),
+            "arms": scores,
+            # Rounded, for a lead of exactly two points is not more than two.
+            "at_chance": round(best.get(task, max(scores.values())) - majority, 9) <= CHANCE,
+        }
+    return found
 
 
-def arm_of(combination: Combination) -> str:
-    """What is compared, whatever the seed."""
-    return " ".join(f"{k}={v}" for k, v in combination.items() if k != "seed") or "all"
+def _clients(summaries: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """One arm's clients averaged over seeds; gains over training alone where that was done."""
+    scores = _means(summary["score"]["clients"] for summary in summaries)
+    alone = _means(summary.get("alone", {}).get("clients", {}) for summary in summaries)
+    gains = {client: scores[client] - alone[client] for client in alone}
+    return {"score": scores, "gain": gains, "worst_gain": min(gains.values(), default=None)}
 
 
-def compare_arms(
-    combinations: Sequence[Combination], summaries: Sequence[dict[str, Any]]
-) -> list[dict[str, Any]]:
+def _means(parts: Iterable[Mapping[str, float]]) -> dict[str, float]:
+    """The mean of every key over the parts that have it."""
+    values: dict[str, list[float]] = {}
+    for part in parts:
+        for key, value in part.items():
+            values.setdefault(key, []).append(value)
+    return {key: statistics.fmean(values[key]) for key in sorted(values)}
+
+
+def compare_arms(arms: Mapping[str, Sequence[Outcome]]) -> list[dict[str, Any]]:
     """Every arm against the first, paired on the mean score of each seed."""
-    arms: dict[str, list[float]] = {}
-    for combination, summary in zip(combinations, summaries, strict=True):
-        arms.setdefault(arm_of(combination), []).append(summary["score"]["mean"])
-    names = list(arms)
+    means = {arm: [o.summary["score"]["mean"] for o in own] for arm, own in arms.items()}
+    first, *others = means
     return [
-        {"first": names[0], "second": name, "seeds": len(arms[name])}
-        | paired_comparison(arms[names[0]], arms[name])
-        for name in names[1:]
+        {"first": first, "second": name, "seeds": len(means[name])}
+        | paired_comparison(means[first], means[name])
+        for name in others
     ]
 
 
-def _csv(rows: Sequence[Row]) -> str:
+def _csv(rows: Sequence[Row], tasks: Sequence[str]) -> str:
     text = io.StringIO()
     keys = list(rows[0]["keys"])
-    columns = [*keys, "mean", "spread", "worst", "up", "down", "seconds", "adapters_sha256"]
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(columns)
+    columns = [*keys, "mean", "spread", "worst", *(f"task:{task}" for task in tasks)]
+    columns += ["up", "down", "seconds", "adapters_sha256"]
+    writer = csv.DictWriter(text, columns, extrasaction="ignore", lineterminator="\n")
+    writer.writeheader()
     for row in rows:
-        values = {**row, **row["bytes"], **row["keys"]}
-        writer.writerow([values[column] for column in columns])
+        scores = {f"task:{task}": score for task, score in row["tasks"].items()}
+        writer.writerow({**row, **scores, **row["bytes"], **row["keys"]})
     return text.getvalue()

@@ -17,6 +17,7 @@ from atlas.federation.desk import Observe
 from atlas.federation.evaluate import Scores, majority_scores
 from atlas.federation.message import decode, encode
 from atlas.federation.transport import Failure, TaskName
+from atlas.jobs.planning import planned_clusters
 from atlas.runs.folder import RunFolder
 from atlas.runs.summary import write_summary
 
@@ -144,6 +145,9 @@ def summarise(
         "failures": state.failures,
         "adapters_sha256": digest.hexdigest(),
     }
+    clusters = planned_clusters(federation)
+    if clusters is not None:
+        summary["clusters"] = clusters
     if solo is not None:
         alone = {client: solo[client]["score"] for client in score}
         gains = [score[client] - alone[client] for client in score]

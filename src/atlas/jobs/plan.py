@@ -1,20 +1,31 @@
-"""What a federation would do before it trains: who takes part, with which ranks."""
+"""What a federation would do before it trains: who takes part, who is like whom, which ranks."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from atlas.build import build_federation
 from atlas.config.load import load_config
+from atlas.engines.local import Progress
+from atlas.federation.planning import describe_plan, make_plan
+from atlas.jobs.planning import planned_clusters
+from atlas.jobs.run import Watch
 
 
-def plan_run(source: str, overrides: Sequence[str]) -> dict[str, Any]:
+def plan_run(
+    source: str,
+    overrides: Sequence[str],
+    watch: Watch | None = None,
+    progress: Progress | None = None,
+) -> dict[str, Any]:
     """The plan as plain values.
 
-    `clusters` is None and `budgets` is empty where the strategy plans none.
+    `planned` has an entry per cohort whose fingerprints the strategy asks for; `clusters` is None
+    and `budgets` is empty where the strategy plans none.
     """
-    federation = build_federation(load_config(source, overrides))
+    federation = build_federation(load_config(source, overrides), progress)
+    make_plan(federation.plan, federation.state, federation.engine, watch or _nothing)
     clients = {
         holder.id: {
             "task": holder.data.task.name,
@@ -30,7 +41,12 @@ def plan_run(source: str, overrides: Sequence[str]) -> dict[str, Any]:
     return {
         "strategy": federation.plan.strategy.name,
         "clients": clients,
-        "clusters": None,
+        "planned": describe_plan(federation.plan, federation.state),
+        "clusters": planned_clusters(federation),
         "ranks": {client: list(ranks) for client, ranks in sorted(federation.ranks.items())},
         "budgets": {},
     }
+
+
+def _nothing(event: str, fields: Mapping[str, object]) -> None:
+    """Nobody watches."""

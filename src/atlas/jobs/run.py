@@ -22,6 +22,7 @@ from atlas.federation.desk import Observe, ServerState
 from atlas.federation.rounds import run_rounds
 from atlas.federation.transport import Failure
 from atlas.jobs.finish import ask_all, finish
+from atlas.jobs.planning import plan_again, plan_start
 from atlas.report.plots import plot_run
 from atlas.runs.checkpoint import Checkpoint, latest_round, save_round
 from atlas.runs.events import EventLog, drop_after_round
@@ -97,6 +98,10 @@ def _carry_on(federation: Federation, folder: RunFolder, watch: Watch | None) ->
         with EventLog(folder.events) as log:
             observe = _observer(log, watch)
             observe("started" if saved is None else "resumed", _facts(federation))
+            if saved is None:
+                plan_start(federation, folder, observe)
+            else:
+                plan_again(federation, folder)
 
             def after_round(state: ServerState) -> bool:
                 # Events first: a saved round must never be without its history.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -9,6 +11,9 @@ from torch import Tensor
 
 CHUNK = 1 << 20
 """Coordinates hashed at a time, so that ten million entries need no tables of that length."""
+
+CACHED = 64
+"""Chunks whose hashes are kept, 5 MB each."""
 
 LOW_BITS = np.uint64(2**63 - 1)
 
@@ -39,14 +44,23 @@ def count_sketch(values: Tensor, width: int, rng_seed: int) -> Tensor:
     total = torch.zeros(width, dtype=torch.float64)
     for start in range(0, len(values), CHUNK):
         part = values[start : start + CHUNK].detach().to("cpu", torch.float64)
-        hashed = _hash(start, len(part), rng_seed)
-        # The top bit is the sign; the 63 below it choose the bucket (bias below width / 2^63).
-        bucket = torch.from_numpy(((hashed & LOW_BITS) % np.uint64(width)).astype(np.int64))
-        negative = torch.from_numpy((hashed >> np.uint64(63)).astype(bool))
+        bucket, negative = _table(start, len(part), width, rng_seed)
         signed = torch.where(negative, -part, part)
         total += torch.bincount(bucket, weights=signed, minlength=width)
     kept = torch.float64 if values.dtype == torch.float64 else torch.float32
     return total.to(values.device, kept)
+
+
+@lru_cache(maxsize=CACHED)
+def _table(start: int, count: int, width: int, seed: int) -> tuple[Tensor, Tensor]:
+    """Bucket and whether the sign is negative, for a chunk of coordinates.
+
+    Hashing costs more than adding up, and the same layers are sketched again and again.
+    """
+    hashed = _hash(start, count, seed)
+    # The top bit is the sign; the 63 below it choose the bucket (bias below width / 2^63).
+    bucket = ((hashed & LOW_BITS) % np.uint64(width)).astype(np.int32)
+    return torch.from_numpy(bucket), torch.from_numpy((hashed >> np.uint64(63)).astype(bool))
 
 
 def _hash(start: int, count: int, seed: int) -> NDArray[np.uint64]:

@@ -85,24 +85,26 @@ def real_splits(
     ks: Sequence[int],
     seed: int,
     permutations: int,
+    level: float = LEVEL,
 ) -> dict[int, tuple[bool, float, float]]:
     """`split_is_real` for several k at once, so that one of them may be picked afterwards.
 
-    The chance that *any* k splits one cloud is at most `LEVEL`: the same rotations serve every k,
+    The chance that *any* k splits one cloud is at most `level`: the same rotations serve every k,
     and the bar is set on the smallest p-value of each rotation (Westfall and Young's min-p).
 
     Args:
         features_by_resample: As in `split_is_real`.
         ks: Numbers of clusters.
         seed: Of the random rotations.
-        permutations: How many rotations, at least 20 * len(ks) - 1.
+        permutations: How many rotations, at least len(ks) / level - 1.
+        level: The chance of a mistake.
 
     Returns:
         Verdict, observed share and the share to exceed, by k.
     """
     points = _resamples(features_by_resample)
-    if permutations + 1 < round(len(ks) / LEVEL):
-        least = round(len(ks) / LEVEL) - 1
+    if permutations + 1 < round(len(ks) / level):
+        least = round(len(ks) / level) - 1
         raise ValueError(f"{len(ks)} splits need {least} permutations or more, not {permutations}")
     n = len(points[0])
     # Sorted by value, so that the rotations do not depend on the order clients are listed in.
@@ -119,7 +121,7 @@ def real_splits(
     shares = np.array([_shares([frame @ turn @ part for part in scores], tried) for turn in turns])
     chance = (shares[None] >= shares[:, None]).mean(1)
     least_chance = chance.min(1)
-    levels = [c for c in np.unique(least_chance) if (least_chance <= c).mean() <= LEVEL]
+    levels = [c for c in np.unique(least_chance) if (least_chance <= c).mean() <= level]
     bar = max(levels, default=0.0)
     for column, k in enumerate(tried):
         beyond = shares[chance[:, column] > bar, column].max()

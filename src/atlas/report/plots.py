@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
 
+from atlas.report.drawing import DPI, Events, mean_scores, new_figure, quiet, score_axes
+from atlas.report.relations import plot_relations
 from atlas.runs.events import read_events
 from atlas.runs.folder import RunFolder
 from atlas.runs.summary import read_summary
@@ -19,37 +17,32 @@ ALONE, FEDERATED, MAJORITY = "#9aa5b1", "#2563a8", "#c2410c"
 
 
 def plot_run(folder: RunFolder) -> None:
-    """Draw validation over rounds and every client's result into `plots/clients.png`."""
+    """Draw validation over rounds and every client's result into `plots/clients.png`.
+
+    A run that planned who learns from whom gets the pictures of `plot_relations` as well.
+    """
     summary, events = read_summary(folder.summary), read_events(folder.events)
     width = 5 + max(4.0, 0.7 * len(summary["score"]["clients"]))
-    figure = Figure(figsize=(width, 4.2), layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = new_figure(width, 4.2)
     curve, bars = figure.subplots(1, 2, width_ratios=[4, width - 5])
     draw_validation(curve, events)
     draw_clients(bars, summary)
     folder.plots.mkdir(exist_ok=True)
-    figure.savefig(folder.plots / "clients.png", dpi=110)
+    figure.savefig(folder.plots / "clients.png", dpi=DPI)
+    plot_relations(folder)
 
 
-def draw_validation(axes: Axes, events: Sequence[Mapping[str, Any]]) -> None:
+def draw_validation(axes: Axes, events: Events) -> None:
     """One line per task: the mean validation score of its clients, round by round."""
-    tasks: dict[str, str] = next((e["tasks"] for e in events if "tasks" in e), {})
-    lines: dict[str, dict[int, list[float]]] = {}
-    for event in events:
-        if event["event"] != "validated":
-            continue
-        for client, scores in (event["members"] or {}).items():
-            if "score" in scores:
-                rounds = lines.setdefault(tasks.get(client, client), {})
-                rounds.setdefault(event["round"], []).append(scores["score"])
-    for task, rounds in sorted(lines.items()):
-        means = [100 * statistics.fmean(rounds[number]) for number in sorted(rounds)]
-        axes.plot(sorted(rounds), means, marker="o", markersize=3, label=task)
-    axes.set(xlabel="round", ylabel="validation score, %", title="Clients of each task")
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    # Plans hold tasks too, as a list.
+    began = (e["tasks"] for e in events if e["event"] in ("started", "resumed"))
+    tasks: dict[str, str] = next(began, {})
+    lines = mean_scores(events, lambda client: tasks.get(client, client))
+    for task, rounds in lines.items():
+        axes.plot(list(rounds), list(rounds.values()), marker="o", markersize=3, label=task)
+    score_axes(axes, "Clients of each task")
     if lines:
         axes.legend(frameon=False)
-    _quiet(axes)
 
 
 def draw_clients(axes: Axes, summary: Mapping[str, Any]) -> None:
@@ -72,9 +65,4 @@ def draw_clients(axes: Axes, summary: Mapping[str, Any]) -> None:
     axes.set_xticks(list(places), clients, rotation=30, ha="right")
     axes.set(ylabel="test score, %", title=f"{name}, {summary['rounds']} rounds")
     axes.legend(frameon=False, ncols=3, loc="upper left", bbox_to_anchor=(0, -0.22))
-    _quiet(axes)
-
-
-def _quiet(axes: Axes) -> None:
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.grid(axis="y", alpha=0.25)
+    quiet(axes)

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
+from rich.console import Group
 from rich.table import Table
 
 SHORT = {
@@ -37,6 +38,11 @@ def ranks_text(ranks: Sequence[int]) -> str:
     return str(ranks[0]) if len(set(ranks)) == 1 else f"{min(ranks)}-{max(ranks)}"
 
 
+def task_text(task: str, metric: str) -> str:
+    """A task, with its metric where that is not accuracy."""
+    return f"{task} ({SHORT[metric]})" if metric in SHORT else task
+
+
 def client_table(summary: Mapping[str, Any], tasks: Mapping[str, str]) -> Table:
     """One row per client: alone, federated, gain, traffic, and the majority figure beside.
 
@@ -52,10 +58,9 @@ def client_table(summary: Mapping[str, Any], tasks: Mapping[str, str]) -> Table:
     for client, score in summary["score"]["clients"].items():
         both = summary["bytes"]["clients"].get(client)
         ranks, metric = summary["ranks"].get(client), summary["metrics"][client]
-        task = tasks.get(client, "")
         table.add_row(
             client,
-            f"{task} ({SHORT[metric]})" if metric in SHORT else task,
+            task_text(tasks.get(client, ""), metric),
             ranks_text(ranks) if ranks else "",
             percent(summary["majority"]["clients"][client]),
             percent(alone[client]) if client in alone else "",
@@ -113,40 +118,37 @@ def runs_table(rows: Sequence[Mapping[str, Any]]) -> Table:
     return table
 
 
-def plan_table(plan: Mapping[str, Any]) -> Table:
-    """Who would take part, with how much data and which ranks."""
-    table = Table(title=f"plan of {plan['strategy']}", title_justify="left", box=SIMPLE_HEAD)
-    for column in ("client", "task", "backbone"):
-        table.add_column(column)
-    for column in ("train", "validation", "test", "ranks"):
-        table.add_column(column, justify="right")
-    for client, facts in plan["clients"].items():
-        words = [client, facts["task"], facts["backbone"]]
-        counts = [str(facts[split]) for split in ("train", "validation", "test")]
-        table.add_row(*words, *counts, ranks_text(plan["ranks"][client]))
-    return table
+def compare_table(result: Mapping[str, Any]) -> Group:
+    """One line per arm, averaged over its seeds; below, the same arms task by task."""
+    return Group(_arms_table(result), _tasks_table(result))
 
 
-def compare_table(result: Mapping[str, Any]) -> Table:
-    """One line per arm, averaged over its seeds, between the majority and the ceiling."""
-    table = Table(title=result["study"], title_justify="left", box=SIMPLE_HEAD, padding=(0, 0))
-    keys = [key for key in result["rows"][0]["keys"] if key != "seed"]
-    for key in keys or ["arm"]:
-        table.add_column(key)
+def _arms_of(result: Mapping[str, Any]) -> dict[str, list[Mapping[str, Any]]]:
+    """The rows of every arm, in the order in which they were compared."""
+    arms: dict[str, list[Mapping[str, Any]]] = {}
+    for row in result["rows"]:
+        arms.setdefault(row["arm"], []).append(row)
+    return arms
+
+
+def _names(row: Mapping[str, Any]) -> list[str]:
+    """What sets an arm apart: its values of the compared keys but the seed."""
+    return [str(value) for key, value in row["keys"].items() if key != "seed"] or [row["arm"]]
+
+
+def _arms_table(result: Mapping[str, Any]) -> Table:
+    """All tasks together: the arms between the majority and the ceiling."""
+    table = _open_table(result, result["study"])
     for column in ("seeds", "mean", "spread", "worst", "MB", "seconds", "p (t)", "p (W)", "d"):
         table.add_column(column, justify="right", no_wrap=True)
-    blank = [""] * (len(keys) - 1)
+    blank = [""] * len(_names(result["rows"][0])[1:])
     table.add_row("majority", *blank, "", percent(result["majority"]))
-    arms: dict[tuple[str, ...], list[Mapping[str, Any]]] = {}
-    for row in result["rows"]:
-        arm = tuple(str(row["keys"][key]) for key in keys) or ("all",)
-        arms.setdefault(arm, []).append(row)
     # Tests are of every arm against the first, in the order of the arms.
-    for (arm, rows), test in zip(arms.items(), [{}, *result["tests"]], strict=True):
+    for rows, test in zip(_arms_of(result).values(), [{}, *result["tests"]], strict=True):
         means = [row["mean"] for row in rows]
         traffic = statistics.fmean(row["bytes"]["up"] + row["bytes"]["down"] for row in rows)
         table.add_row(
-            *arm,
+            *_names(rows[0]),
             str(len(rows)),
             percent(statistics.fmean(means)),
             percent(statistics.pstdev(means)),
@@ -157,6 +159,32 @@ def compare_table(result: Mapping[str, Any]) -> Table:
         )
     if result["ceiling"] is not None:
         table.add_row("ceiling", *blank, "", percent(result["ceiling"]))
+    return table
+
+
+def _tasks_table(result: Mapping[str, Any]) -> Table:
+    """Each task in its own metric; one on which nothing beats the majority is marked."""
+    tasks = result["tasks"]
+    table = _open_table(result, "task by task")
+    for task, found in tasks.items():
+        name = task_text(task, found["metric"])
+        table.add_column(f"{name}, at chance" if found["at_chance"] else name, justify="right")
+    blank = [""] * len(_names(result["rows"][0])[1:])
+    table.add_row("majority", *blank, *(percent(found["majority"]) for found in tasks.values()))
+    for arm, rows in _arms_of(result).items():
+        scores = [found["arms"].get(arm) for found in tasks.values()]
+        table.add_row(*_names(rows[0]), *("" if s is None else percent(s) for s in scores))
+    if result["ceiling"] is not None:
+        best = [found["ceiling"] for found in tasks.values()]
+        table.add_row("ceiling", *blank, *("" if s is None else percent(s) for s in best))
+    return table
+
+
+def _open_table(result: Mapping[str, Any], title: str) -> Table:
+    """A table that begins with one column per compared key."""
+    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, padding=(0, 0))
+    for key in [key for key in result["rows"][0]["keys"] if key != "seed"] or ["arm"]:
+        table.add_column(key)
     return table
 
 

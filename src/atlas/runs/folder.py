@@ -87,6 +87,11 @@ class RunFolder:
         return self.path / "events.jsonl"
 
     @property
+    def plan(self) -> Path:
+        """What was found out before the first round."""
+        return self.path / "plan"
+
+    @property
     def rounds(self) -> Path:
         """The checkpoints of the last rounds."""
         return self.path / "rounds"

@@ -1,0 +1,68 @@
+"""The `fingerprint` task of the local engine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import torch
+
+from atlas.config.models import TrainSettings
+from atlas.config.relations import FingerprintSettings
+from atlas.engines.groups import Group
+from atlas.federation.client import Clock, Lesson, fit
+from atlas.federation.fingerprint import Print, take_print
+from atlas.federation.forward import Stack, stack_cohorts
+from atlas.federation.store import ExampleStore, Part
+
+
+def print_group(  # noqa: PLR0913
+    group: Group,
+    clients: Sequence[str],
+    settings: FingerprintSettings,
+    train: TrainSettings,
+    clock: Clock,
+    progress: Callable[[int, int], None] | None = None,
+) -> dict[str, Print]:
+    """Fingerprints of clients at the adapters they hold, which before round 1 is the start.
+
+    With `settings.warmup` each client first trains that many epochs; the result is thrown away.
+    """
+    store = _store(group, settings.blocks)
+    found = {}
+    for number, client in enumerate(clients, start=1):
+        lesson = _lesson(store, client)
+        stack = stack_cohorts([group.arms["held"].select([client])])
+        if settings.warmup:
+            stack = _warm(group, stack, client, train, replace(clock, round=1), settings.warmup)
+        found[client] = take_print(store, stack, lesson, settings, clock.seed)
+        if progress:
+            progress(number, len(clients))
+    return found
+
+
+def _store(group: Group, blocks: int) -> ExampleStore:
+    """A store whose prefix ends before the blocks that are looked at."""
+    depth = group.model.backbone.depth
+    if group.model.first_block <= depth - blocks:
+        return group.store
+    parts: dict[str, Part] = {
+        f"{name}/train": (holder.data.task, holder.data.train)
+        for name, holder in group.holders.items()
+    }
+    model = replace(group.model, first_block=depth - blocks)
+    return ExampleStore(model, parts, group.limits.max_length, group.limits.cache_bytes)
+
+
+def _lesson(store: ExampleStore, client: str) -> Lesson:
+    rows = store.rows(f"{client}/train")
+    return Lesson(client, rows, rows[:0])
+
+
+def _warm(  # noqa: PLR0913
+    group: Group, stack: Stack, client: str, train: TrainSettings, clock: Clock, epochs: int
+) -> Stack:
+    changes = {"epochs": epochs, "steps": None, "early_stop": None}
+    settings = train.model_copy(update=changes)
+    with torch.enable_grad():
+        return fit(group.store, stack, [group.lesson(client)], settings, clock).stack

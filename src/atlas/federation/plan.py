@@ -1,0 +1,40 @@
+"""What stays the same over all rounds of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from atlas.config.relations import ClusterSettings, FingerprintSettings, RelationSettings
+from atlas.federation.strategy import Strategy
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The fixed choices of a run.
+
+    Attributes:
+        strategy: The server's rule.
+        tasks: Task name of every client.
+        rounds: How many rounds to run.
+        seed: Run seed.
+        sample: Share of clients asked in each round.
+        absent: `restrict` mixes those who replied; `last` also uses what others last sent.
+        validate_every: Rounds between validations; zero for never.
+        fingerprint: What clients tell of their data, where the strategy asks.
+        clusters: How clients are grouped, where the strategy needs groups.
+        relation: How affinities become W.
+        print_shapes: Name and shape of every tensor of a client's fingerprint.
+    """
+
+    strategy: Strategy
+    tasks: Mapping[str, str]
+    rounds: int
+    seed: int
+    sample: float = 1.0
+    absent: str = "restrict"
+    validate_every: int = 1
+    fingerprint: FingerprintSettings = FingerprintSettings()
+    clusters: ClusterSettings = ClusterSettings()
+    relation: RelationSettings = RelationSettings()
+    print_shapes: Mapping[str, Mapping[str, tuple[int, ...]]] = field(default_factory=dict)

@@ -1,0 +1,71 @@
+"""The W of a round: what the strategy's relation says, after the policies for absent clients."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from atlas.config.relations import RelationSettings
+from atlas.federation.cohort import Cohort
+from atlas.federation.desk import ServerState
+from atlas.federation.plan import Plan
+from atlas.federation.planned import Planned
+from atlas.federation.strategy import View
+from atlas.ops.mixing import check_mixing, restrict
+
+ALPHAS = (0.3, 1.0, 3.0, 10.0)
+"""What a client's validation data chooses from where alpha is `auto`."""
+
+
+def choices(settings: RelationSettings) -> list[RelationSettings]:
+    """The settings between which clients choose: one of them, unless alpha is `auto`."""
+    if settings.alpha != "auto":
+        return [settings]
+    return [settings.model_copy(update={"alpha": alpha}) for alpha in ALPHAS]
+
+
+def view_of(plan: Plan, state: ServerState, cohort: Cohort, number: int) -> View:
+    """What a relation may look at in round `number`."""
+    clients = cohort.clients
+    planned = state.planned.get(cohort.layout.backbone, Planned({}))
+    examples = [state.examples.get(client, 0) for client in clients]
+    return View(
+        clients=clients,
+        examples=torch.tensor(examples, dtype=torch.float64),
+        tasks=tuple(plan.tasks[client] for client in clients),
+        round=number,
+        features=planned.features(clients),
+        clusters=planned.labels(clients),
+        settings=plan.relation,
+    )
+
+
+def relate(
+    plan: Plan, state: ServerState, cohort: Cohort, replied: set[str], number: int
+) -> list[Tensor]:
+    """The W of this round, one for each of the `choices` between which clients choose."""
+    view = view_of(plan, state, cohort, number)
+    identity = torch.eye(len(view.clients), dtype=torch.float64)
+    if not replied or number <= plan.relation.warmup or not _ready(plan, view):
+        return [identity]
+    known = set(replied)
+    if plan.absent == "last":
+        known |= {c for c, count in zip(view.clients, view.examples.tolist(), strict=True) if count}
+    usable = torch.tensor([client in known for client in view.clients])
+    present = torch.tensor([client in replied for client in view.clients])
+    found = []
+    for settings in choices(plan.relation):
+        weights = plan.strategy.relation(replace(view, settings=settings))
+        check_mixing(weights)
+        weights = restrict(weights, usable)
+        if plan.strategy.reach == "present":
+            weights = torch.where(present[:, None], weights, identity)
+        found.append(weights)
+    return found if plan.strategy.plans != "nothing" else found[:1]
+
+
+def _ready(plan: Plan, view: View) -> bool:
+    """Whether what the relation needs is known; if nobody sent a fingerprint, it is not."""
+    return plan.strategy.plans == "nothing" or view.features is not None

@@ -1,0 +1,13 @@
+"""Strategies on what clients' fingerprints say.
+
+`mira` is one step of diffusion over a graph of clients (Elbakary et al. 2024) whose edges come
+from fingerprints; a client that was not sampled keeps its own. `cluster` is strict averaging inside
+clusters. `atlas` diffuses inside clusters, and every client keeps what its validation data likes.
+"""
+
+from atlas.federation.relations import cluster_mean, diffusion
+from atlas.federation.strategy import Strategy, register
+
+MIRA = register(Strategy(name="mira", relation=diffusion, reach="present", plans="fingerprints"))
+CLUSTER = register(Strategy(name="cluster", relation=cluster_mean, plans="clusters"))
+ATLAS = register(Strategy(name="atlas", relation=diffusion, keep_best=True, plans="clusters"))

@@ -1,0 +1,70 @@
+"""What the pictures share: colours, figures without pyplot, quiet axes, scores over rounds."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
+from matplotlib.ticker import MaxNLocator
+
+Line = TypeVar("Line", str, int)
+Events = Sequence[Mapping[str, Any]]
+
+PALETTE = (
+    "#2563a8", "#c2410c", "#2e8b57", "#7c3aed", "#a16207",
+    "#0e8a9c", "#be185d", "#475569", "#6b3f1d", "#5f7a0c",
+)  # fmt: skip
+"""Dark enough to be read as text on white."""
+DPI = 110
+EDGE = 0.08
+"""Inches left free around axes."""
+
+
+def new_figure(width: float, height: float) -> Figure:
+    """A figure in inches that is drawn to a file only."""
+    layout = ConstrainedLayoutEngine(w_pad=EDGE, h_pad=EDGE)
+    figure = Figure(figsize=(width, height), layout=layout)
+    FigureCanvasAgg(figure)
+    return figure
+
+
+def mean_scores(
+    events: Events, line_of: Callable[[str], Line | None]
+) -> dict[Line, dict[int, float]]:
+    """Mean validation score in percent, by line and round, both in order.
+
+    Args:
+        events: Of the run.
+        line_of: The line a client counts for; None leaves it out.
+    """
+    found: dict[Line, dict[int, list[float]]] = {}
+    for event in events:
+        if event["event"] != "validated":
+            continue
+        for client, scores in (event["members"] or {}).items():
+            line = line_of(client)
+            if line is not None and scores.get("score") is not None:
+                rounds = found.setdefault(line, {})
+                rounds.setdefault(event["round"], []).append(scores["score"])
+    return {
+        line: {number: 100 * statistics.fmean(found[line][number]) for number in sorted(rounds)}
+        for line, rounds in sorted(found.items())
+    }
+
+
+def score_axes(axes: Axes, title: str) -> None:
+    """Name the axes of scores over rounds."""
+    axes.set(xlabel="round", ylabel="validation score, %", title=title)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    quiet(axes)
+
+
+def quiet(axes: Axes) -> None:
+    """No box, faint lines to read heights by."""
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(axis="y", alpha=0.25)

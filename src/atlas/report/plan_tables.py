@@ -1,0 +1,115 @@
+"""What a plan looks like on a terminal: who takes part, and who would learn from whom."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from atlas.report.tables import percent, ranks_text
+
+
+def plan_view(plan: Mapping[str, Any]) -> Group:
+    """The clients, then what was planned for each cohort, if anything was."""
+    shown: list[RenderableType] = [plan_table(plan)]
+    for planned in plan.get("planned") or []:
+        shown += cohort_view(planned)
+    return Group(*shown)
+
+
+def plan_table(plan: Mapping[str, Any]) -> Table:
+    """Who would take part, with how much data and which ranks."""
+    table = Table(title=f"plan of {plan['strategy']}", title_justify="left", box=SIMPLE_HEAD)
+    for column in ("client", "task", "backbone"):
+        table.add_column(column)
+    for column in ("train", "validation", "test", "ranks"):
+        table.add_column(column, justify="right")
+    for client, facts in plan["clients"].items():
+        words = [client, facts["task"], facts["backbone"]]
+        counts = [str(facts[split]) for split in ("train", "validation", "test")]
+        table.add_row(*words, *counts, ranks_text(plan["ranks"][client]))
+    return table
+
+
+def cohort_view(planned: Mapping[str, Any]) -> Iterator[RenderableType]:
+    """One cohort: its fingerprints, the splits tried, the clusters chosen, warnings."""
+    yield Text(parts_text(planned))
+    clusters = planned.get("clusters")
+    if clusters:
+        if clusters.get("tried"):
+            yield tried_table(clusters)
+        yield Text(clusters_text(clusters))
+        if clusters.get("table"):
+            yield cluster_table(clusters)
+        yield Text(agreement_text(clusters))
+    for warning in planned.get("warnings") or []:
+        yield Text(warning, style="yellow")
+
+
+def parts_text(planned: Mapping[str, Any]) -> str:
+    """How far each part of the fingerprints can be relied on, and what they keep."""
+    explained = planned.get("explained")
+    kept = "" if explained is None else f", explained variance {percent(explained)} %"
+    parts = [
+        f"{name} {_figure(facts.get('reliability'))} (weight {_figure(facts.get('weight'))})"
+        for name, facts in (planned.get("parts") or {}).items()
+    ]
+    reliability = f"\n  reliability: {', '.join(parts)}" if parts else ""
+    return f"fingerprints of {planned['cohort']}{kept}{reliability}"
+
+
+def tried_table(clusters: Mapping[str, Any]) -> Table:
+    """One row per k tried, the chosen one in bold and with a star."""
+    table = Table(title="splits tried", title_justify="left", box=SIMPLE_HEAD, padding=(0, 0))
+    for column in ("k", "silhouette", "DB", "CH", "score", "stability", "real"):
+        table.add_column(column, justify="right", no_wrap=True)
+    keys = ("silhouette", "davies_bouldin", "calinski_harabasz", "score", "stability")
+    for row in clusters["tried"]:
+        chosen = row["k"] == clusters["k"]
+        table.add_row(
+            f"{'*' if chosen else ''}{row['k']}",
+            *(_figure(row.get(key)) for key in keys),
+            {True: "yes", False: "no"}.get(row.get("real"), ""),
+            style="bold" if chosen else None,
+        )
+    return table
+
+
+def clusters_text(clusters: Mapping[str, Any]) -> str:
+    """How many clusters there are and how far they stand apart."""
+    apart = _figure(clusters.get("silhouette"))
+    return f"clusters by {clusters['method']}, k = {clusters['k']}, silhouette {apart}"
+
+
+def cluster_table(clusters: Mapping[str, Any]) -> Table:
+    """How many clients of each task every cluster holds."""
+    table = Table(box=SIMPLE_HEAD, padding=(0, 0))
+    held: Mapping[str, Mapping[str, int]] = clusters["table"]
+    tasks = sorted({task for counts in held.values() for task in counts})
+    table.add_column("cluster")
+    for task in (*tasks, "all"):
+        table.add_column(task or "unknown", justify="right", no_wrap=True)
+    for cluster in sorted(held, key=int):
+        counts = [held[cluster].get(task, 0) for task in tasks]
+        words = [str(count) if count else "" for count in counts]
+        table.add_row(str(cluster), *words, str(sum(counts)))
+    return table
+
+
+def agreement_text(clusters: Mapping[str, Any]) -> str:
+    """How far the clusters are the tasks."""
+    purity = clusters.get("purity") or {}
+    return (
+        f"purity mean {_figure(purity.get('mean'))}, weighted {_figure(purity.get('weighted'))}; "
+        f"ARI {_figure(clusters.get('ari'))}"
+    )
+
+
+def _figure(value: float | None) -> str:
+    if value is None:
+        return "-"
+    return f"{value:.1f}" if abs(value) >= 100 else f"{value:.2f}"
