@@ -124,8 +124,8 @@ def _strategy(config: FederationConfig) -> Strategy:
     strategy = find_strategy(config.strategy)
     if config.keep_best is not None and strategy.pool == "none":
         strategy = replace(strategy, keep_best=config.keep_best)
-    if strategy.keep_best and not config.alone:
-        raise InputError("alone: false, but keep_best needs the solo shadow; allowed: true")
+    if strategy.keep_best and config.alone is False:
+        raise InputError("alone: false, but keep_best needs the solo shadow; allowed: true, needed")
     if strategy.keep_best and strategy.anchor == "global":
         raise InputError(
             f"keep_best: true, but under {strategy.name} clients use personal adapters, not the "
@@ -190,7 +190,7 @@ def _group(
     start: Cohort,
 ) -> Group:
     arms = {"held": start}
-    if config.alone and strategy.pool == "none":
+    if (config.alone is True or strategy.keep_best) and strategy.pool == "none":
         arms["shadow"] = start
     if strategy.anchor == "global":
         arms["personal"] = start

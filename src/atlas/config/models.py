@@ -149,7 +149,9 @@ class FederationConfig(Settings):
     keep_best: bool | None = Field(
         None, description="clients accept mixtures by validation; null: as the strategy says"
     )
-    alone: bool = Field(True, description="train the solo shadow, so that gains can be shown")
+    alone: bool | Literal["needed"] = Field(
+        True, description="train the solo shadow, so that gains can be shown; needed: for keep_best"
+    )
     sample: Annotated[float, Field(gt=0, le=1)] = Field(1.0, description="clients per round")
     absent: Literal["restrict", "last"] = Field(
         "restrict", description="absent clients: left out of the mixture, or their last adapter"

@@ -45,7 +45,7 @@ def finish(
 
 
 def _has_shadow(federation: Federation) -> bool:
-    return federation.config.alone and federation.plan.strategy.pool == "none"
+    return any("shadow" in group.arms for group in federation.engine.groups)
 
 
 def ask_all(
