@@ -28,6 +28,8 @@ Out = Annotated[Path, typer.Option("--out", help="Folder that holds run folders.
 Client = Annotated[str, typer.Option("--client", help="Client id.")]
 Run = Annotated[str, typer.Argument(help="A run folder, or the name of one under --out.")]
 RUNS = Path("runs")
+WIDE = 200
+"""Letters in a line of a file."""
 
 
 def _version(asked: bool) -> None:
@@ -97,17 +99,24 @@ def plan(
 @app.command()
 def compare(
     source: Annotated[str, typer.Argument(help="A preset's name or a YAML file.")],
-    overrides: Annotated[list[str], typer.Argument(help="key=a,b,c for each key compared.")],
+    overrides: Annotated[
+        list[str] | None, typer.Argument(help="key=a,b,c for each key compared.")
+    ] = None,
+    arm: Annotated[
+        list[str] | None,
+        typer.Option("--arm", help="'key=value key=value' or 'label: key=value'; may be repeated."),
+    ] = None,
     ceiling: Annotated[bool, typer.Option(help="Also run the ceiling, pooled.")] = True,
     out: Out = RUNS,
     as_json: Json = False,
 ) -> None:
-    """Run every combination of comma values and compare them in one table."""
-    from atlas.jobs.compare import plan_study, run_study
+    """Run every combination of comma values and arms, and compare them in one table."""
+    from atlas.jobs.compare import run_study
+    from atlas.jobs.study import plan_study
     from atlas.report.live import live_display
     from atlas.report.tables import compare_table
 
-    study = plan_study(source, overrides, ceiling=ceiling)
+    study = plan_study(source, overrides or [], arm or [], ceiling=ceiling)
     console = _console(to_stderr=True)
 
     def announce(number: int, total: int, combination: Mapping[str, str]) -> None:
@@ -121,7 +130,7 @@ def compare(
         return
     _print(result, as_json, lambda: compare_table(result))
     if not as_json:
-        typer.echo(f"runs, compare.json and compare.csv: {out / study.name}")
+        typer.echo(f"runs, compare.json, compare.csv and plots/: {out / study.name}")
 
 
 @app.command()
@@ -143,6 +152,34 @@ def show(
         _print(found, as_json, lambda: runs_table([found]))
     else:
         _print(found["summary"], as_json, lambda: client_table(found["summary"], found["tasks"]))
+
+
+@app.command()
+def join(  # noqa: PLR0913
+    name: Run,
+    file: Annotated[Path, typer.Argument(help="The newcomer's labelled JSONL or CSV file.")],
+    client: Annotated[str | None, typer.Option("--client", help="Its id; default: file.")] = None,
+    task: Annotated[str | None, typer.Option("--task", help="Its task; default: guessed.")] = None,
+    train: Annotated[
+        int | None, typer.Option("--train", min=1, help="Most training examples; default: as run.")
+    ] = None,
+    solo: Annotated[bool, typer.Option(help="Also train the newcomer alone, to compare.")] = True,
+    out: Out = RUNS,
+    as_json: Json = False,
+) -> None:
+    """Place a newcomer in a finished run and give it a first adapter."""
+    from atlas.jobs.join import join_run
+    from atlas.jobs.newcomer import Newcomer
+    from atlas.jobs.show import find_run
+    from atlas.report.join_table import join_view
+    from atlas.report.live import live_display
+
+    folder, asked = find_run(name, out), Newcomer(file, client, task, train)
+    with live_display(_console(to_stderr=as_json)) as display:
+        record = join_run(folder, asked, solo=solo, watch=display.event, progress=display.step)
+    _print(record, as_json, lambda: join_view(record))
+    if not as_json:
+        typer.echo(f"adapter: {folder.adapters / record['client']}")
 
 
 @app.command()
@@ -231,7 +268,10 @@ def _print(result: object, as_json: bool, render: Any) -> None:  # noqa: ANN401
         if isinstance(shown, str):
             typer.echo(shown)
         else:
-            _console(to_stderr=False).print(shown)
+            console = _console(to_stderr=False)
+            # A file has no edge at which to cut a table, and a terminal wraps what is too long.
+            console.width = console.width if console.is_terminal else max(console.width, WIDE)
+            console.print(shown, crop=False)
 
 
 def _show_finished(finished: Any, as_json: bool) -> None:  # noqa: ANN401

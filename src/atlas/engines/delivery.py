@@ -23,6 +23,14 @@ def judge(scores: Scores) -> Judgement:
     return found if math.isfinite(scores["loss"]) else (-math.inf,) * len(found)
 
 
+def fitness(scores: Scores) -> float:
+    """How well a mixture suits a client: its loss, since a metric of few examples is too coarse.
+
+    In the first rounds most shares score alike, and whoever then keeps to itself never learns.
+    """
+    return -scores["loss"] if math.isfinite(scores["loss"]) else -math.inf
+
+
 def validate(group: Group, cohort: Cohort, clients: Sequence[str]) -> dict[str, Scores]:
     """Scores of clients' adapters in `cohort` on their own validation data."""
     picks = [group.store.rows(f"{client}/validation") for client in clients]
@@ -59,10 +67,10 @@ def replace_held(group: Group, offers: Mapping[str, Sequence[Adapter]]) -> dict[
 
 
 def choose_best(group: Group, offers: Mapping[str, Sequence[Adapter]]) -> dict[str, Taken]:
-    """Validation data decides which mixture is taken, and how much of it.
+    """The loss on validation data decides which mixture is taken, and how much of it.
 
     Ties go to the smaller share, then to the earlier mixture. Where the best is kept, both arms
-    then remember their best adapter so far.
+    then remember their best adapter so far, by the task's own metric.
     """
     best = _best_blends(group, offers)
     keeps = "best_held" in group.arms
@@ -70,14 +78,14 @@ def choose_best(group: Group, offers: Mapping[str, Sequence[Adapter]]) -> dict[s
     # Nothing is written before everything is known, so that a failure leaves clients as they were.
     group.arms["held"] = group.arms["held"].put({c: one.adapter for c, one in best.items()})
     if keeps:
-        remember_best(group, "held", {client: one.judgement for client, one in best.items()})
+        remember_best(group, "held", {client: judge(one.scores) for client, one in best.items()})
         remember_best(group, "shadow", {client: judge(scores) for client, scores in alone.items()})
     return {client: one.taken for client, one in best.items()}
 
 
 @dataclass(frozen=True)
 class _Choice:
-    judgement: Judgement
+    scores: Scores
     taken: Taken
     adapter: Adapter
 
@@ -92,9 +100,8 @@ def _best_blends(group: Group, offers: Mapping[str, Sequence[Adapter]]) -> dict[
 
     def judge_all(cohort: Cohort, asked: Sequence[str], taken: Taken) -> None:
         for client, scores in validate(group, cohort, asked).items():
-            found = judge(scores)
-            if client not in best or found > best[client].judgement:
-                best[client] = _Choice(found, taken, cohort.take(client))
+            if client not in best or fitness(scores) > fitness(best[client].scores):
+                best[client] = _Choice(scores, taken, cohort.take(client))
 
     # Without the choice of taking nothing, one's own adapter is for those who were offered none.
     keepers = [c for c in clients if 0.0 in group.shares or not offers[c]]

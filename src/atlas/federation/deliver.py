@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from atlas.federation.cohort import Adapter, Cohort, adapter_sha256
-from atlas.federation.desk import Desk, Observe
+from atlas.federation.desk import Desk
+from atlas.federation.distance import cluster_distance
 from atlas.federation.message import Message, MessageError, encode
 from atlas.federation.planned import LARGEST_LOGGED
 from atlas.ops.mixing import is_identity_row
@@ -33,14 +34,20 @@ def unpack_mixtures(message: Message) -> list[Adapter]:
     """The mixtures in a message of `pack_mixtures`.
 
     Raises:
-        MessageError: If a tensor belongs to no mixture.
+        MessageError: If a tensor belongs to no mixture, or a mixture has no tensors.
     """
-    mixtures: list[Adapter] = [{} for _ in range(int(message.facts["offers"]))]
-    for key, value in message.tensors.items():
+    offers, tensors = message.facts.get("offers"), message.tensors
+    # type and not isinstance: True is a whole number there.
+    if type(offers) is not int or not 0 <= offers <= len(tensors):
+        raise MessageError(f"{offers!r} mixtures in {len(tensors)} tensors")
+    mixtures: list[Adapter] = [{} for _ in range(offers)]
+    for key, value in tensors.items():
         number, _, name = key.partition("|")
-        if not number.isdecimal() or int(number) >= len(mixtures):
-            raise MessageError(f"tensor {key!r} belongs to none of {len(mixtures)} mixtures")
+        if not number.isdecimal() or int(number) >= offers or not name:
+            raise MessageError(f"tensor {key!r} belongs to none of {offers} mixtures")
         mixtures[int(number)][name] = value
+    if not all(mixtures):
+        raise MessageError(f"one of {offers} mixtures has no tensors")
     return mixtures
 
 
@@ -78,25 +85,38 @@ def _own_rows(weights: Tensor) -> Tensor:
 def _taken(facts: Mapping[str, object], offers: int) -> Taken:
     """A client's answer; anything that is no answer counts as nothing taken."""
     accept, pick = facts.get("accept"), facts.get("pick", 0)
-    valid = isinstance(accept, int | float) and isinstance(pick, int) and 0 <= pick < max(1, offers)
-    if not valid:
+    if isinstance(accept, bool) or not isinstance(accept, int | float) or not 0 <= accept <= 1:
         return Taken(0, 0.0)
-    return Taken(int(str(pick)), float(str(accept)))
+    if isinstance(pick, bool) or not isinstance(pick, int) or not 0 <= pick < max(1, offers):
+        return Taken(0, 0.0)
+    return Taken(pick, float(accept))
 
 
-def log_mixture(
-    observe: Observe,
-    number: int,
-    cohort: Cohort,
-    weights: Sequence[Tensor],
-    taken: Mapping[str, Taken],
-) -> None:
-    """Log W as it acted: a client that took a share s of its row has (1-s) e_k + s W_k."""
-    entry: dict[str, object] = {"round": number, "cohort": cohort.layout.backbone}
-    if len(cohort.clients) <= LARGEST_LOGGED:
-        effective = effective_weights(cohort.clients, weights, taken)
-        entry |= {"clients": list(cohort.clients), "weights": effective.tolist()}
-    observe("mixed", entry)
+@dataclass(frozen=True)
+class Mixing:
+    """One cohort's mixing: adapters as trained, each W offered, and what W made of them."""
+
+    trained: Cohort
+    weights: Sequence[Tensor]
+    mixed: Sequence[Cohort]
+    clusters: Sequence[int] | None
+
+
+def describe_mixing(mixing: Mixing, taken: Mapping[str, Taken]) -> dict[str, object]:
+    """W as it acted, and how much nearer the first mixture brought the clients of a cluster.
+
+    A client that took a share s of its row has (1-s) e_k + s W_k.
+    """
+    clients = mixing.trained.clients
+    entry: dict[str, object] = {"cohort": mixing.trained.layout.backbone}
+    if len(clients) <= LARGEST_LOGGED:
+        effective = effective_weights(clients, mixing.weights, taken)
+        distance = {
+            "trained": cluster_distance(mixing.trained, mixing.clusters),
+            "mixed": cluster_distance(mixing.mixed[0], mixing.clusters),
+        }
+        entry |= {"clients": list(clients), "weights": effective.tolist(), "distance": distance}
+    return entry
 
 
 def effective_weights(

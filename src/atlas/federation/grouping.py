@@ -126,7 +126,8 @@ def try_splits(prints: Prints, settings: ClusterSettings, seed: int, level: floa
     draw = int(generator(seed, "clusters", "k-means").integers(2**32))
     partitions = PARTITIONS[settings.method](prints, ks, settings, draw)
     metrics = [score_partition(prints.features, labels) for labels in partitions]
-    tested = sorted({found.k for found in metrics if 2 <= found.k < n})
+    # A k that was asked for is obeyed, even where there is nothing to test: all alone, or together.
+    tested = sorted({m.k for m in metrics if 2 <= m.k < n or settings.k is not None})
     if not tested:
         return []
     turns = int(generator(seed, "clusters", "rotations").integers(2**32))

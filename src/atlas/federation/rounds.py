@@ -8,12 +8,12 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from atlas.federation.cohort import Cohort, adapter_shapes, mix_cohort
-from atlas.federation.deliver import deliver, log_mixture
+from atlas.federation.deliver import Mixing, deliver, describe_mixing
 from atlas.federation.desk import Desk, Observe, ServerState
 from atlas.federation.guard import Expected, Refusal, check_reply
 from atlas.federation.message import Message, encode
 from atlas.federation.plan import Plan
-from atlas.federation.relate import relate
+from atlas.federation.relate import relate, view_of
 from atlas.federation.transport import Transport
 from atlas.runs.seeds import generator
 
@@ -60,7 +60,9 @@ def run_round(plan: Plan, state: ServerState, transport: Transport, observe: Obs
         mixed = [mix_cohort(trained, w, space=rule.space, heads=rule.heads) for w in weights]
         state.cohorts[name] = trained
         taken = deliver(desk, mixed, weights, set(clients))
-        log_mixture(observe, number, trained, weights, taken)
+        clusters = view_of(plan, state, trained, number).clusters
+        entry = describe_mixing(Mixing(trained, weights, mixed, clusters), taken)
+        observe("mixed", {"round": number, **entry})
     if plan.validate_every and number % plan.validate_every == 0:
         _validate(state, desk)
     state.round = number

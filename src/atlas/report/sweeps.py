@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from textwrap import fill
 from typing import Any
@@ -13,6 +14,7 @@ from matplotlib.figure import Figure
 
 from atlas.report.drawing import DPI, new_figure, quiet
 from atlas.report.plots import FEDERATED, MAJORITY
+from atlas.report.studies import Row, columns_of, distance_of, is_relation
 from atlas.report.tables import task_text
 
 CEILING = "#15803d"
@@ -24,7 +26,8 @@ WIDEST = 24
 """Letters of an arm's name in one line."""
 LETTER = 0.085
 """Inches that a letter takes."""
-Row = Mapping[str, Any]
+DASHES = {"first": "--", "last": "-"}
+"""Of the lines of distance: the first round and the last."""
 
 
 def plot_study(folder: Path, result: Mapping[str, Any]) -> None:
@@ -43,7 +46,8 @@ def plot_study(folder: Path, result: Mapping[str, Any]) -> None:
 
 def swept_keys(rows: Sequence[Row]) -> list[str]:
     """The compared keys whose values are all numbers; the seed is not compared but averaged."""
-    return [key for key in _others(rows[0]) if all(_is_number(row["keys"][key]) for row in rows)]
+    # The name of an arm is a column as well; it is no number.
+    return [k for k in columns_of(rows[0]) if all(_is_number(columns_of(r)[k]) for r in rows)]
 
 
 def _is_number(value: object) -> bool:
@@ -54,7 +58,7 @@ def _arms_figure(result: Mapping[str, Any]) -> Figure:
     """One bar per arm: its mean, a dot per seed, and the majority and the ceiling as lines."""
     arms: dict[str, list[float]] = {}
     for row in result["rows"]:
-        lines = [fill(str(value), WIDEST) for value in _others(row).values()]
+        lines = [fill(str(value), WIDEST) for value in columns_of(row).values()]
         arms.setdefault("\n".join(lines) or row["arm"], []).append(100 * row["mean"])
     longest = max(len(line) for name in arms for line in name.splitlines())
     figure = new_figure(max(4.5, 1.8 + len(arms) * max(0.9, LETTER * (longest + 2))), 4.4)
@@ -71,39 +75,58 @@ def _arms_figure(result: Mapping[str, Any]) -> Figure:
     _levels(axes, result["majority"], result["ceiling"])
     axes.set_xticks(range(len(arms)), list(arms))
     axes.set_xlim(-0.6, len(arms) - 0.4)
-    axes.set(xlabel=", ".join(_others(result["rows"][0])), ylabel="mean test score, %")
+    axes.set(xlabel=", ".join(columns_of(result["rows"][0])), ylabel="mean test score, %")
     _finish(figure, [axes], result["study"])
     return figure
 
 
 def _sweep_figure(result: Mapping[str, Any], key: str) -> Figure:
-    """One panel per task over the values of a key; one line for each choice of the other keys."""
-    tasks = result["tasks"]
-    columns = min(COLUMNS, len(tasks))
-    lines = -(-len(tasks) // columns)
+    """One panel per task over the values of a key; one line for each choice of the other keys.
+
+    A key of `relation` has one panel more: how far apart it leaves clients of one cluster.
+    """
+    tasks, rows = result["tasks"], result["rows"]
+    far = is_relation(key) and any(distance_of(row, "last") is not None for row in rows)
+    count = len(tasks) + far
+    columns = min(COLUMNS, count)
+    lines = -(-count // columns)
     figure = new_figure(max(4.5, 1 + 3.1 * columns), 0.9 + 3 * lines)
     panels = figure.subplots(lines, columns, squeeze=False).flatten().tolist()
+    for axes in panels[::columns]:
+        axes.set_ylabel("test score, %")
     for axes, (task, found) in zip(panels, tasks.items(), strict=False):
-        _draw_sweep(axes, result["rows"], key, task)
+        _draw_sweep(axes, rows, key, _score_in(task))
         _levels(axes, found["majority"], found["ceiling"])
         chance = ", at chance" if found["at_chance"] else ""
         axes.set(title=task_text(task, found["metric"]) + chance, xlabel=key)
-    for axes in panels[::columns]:
-        axes.set_ylabel("test score, %")
-    for axes in panels[len(tasks) :]:
+    if far:
+        _draw_distances(panels[len(tasks)], rows, key)
+    for axes in panels[count:]:
         axes.set_visible(False)
-    _finish(figure, panels[: len(tasks)], result["study"])
+    _finish(figure, panels[:count], result["study"])
     return figure
 
 
-def _draw_sweep(axes: Axes, rows: Sequence[Row], key: str, task: str) -> None:
+def _score_in(task: str) -> Callable[[Row], float | None]:
+    """What reads a row's score of a task in percent."""
+    return lambda row: 100 * row["tasks"][task] if task in row["tasks"] else None
+
+
+def _draw_sweep(
+    axes: Axes,
+    rows: Sequence[Row],
+    key: str,
+    value_of: Callable[[Row], float | None],
+    dashes: str = "-",
+    named: bool = True,
+) -> None:
     """Means over seeds with their spread; values stand at equal distances, whatever their scale."""
     values = sorted({row["keys"][key] for row in rows})
     lines: dict[str, dict[float, list[float]]] = {}
     for row in rows:
-        points = lines.setdefault(_line(row, key), {})
-        if task in row["tasks"]:
-            points.setdefault(row["keys"][key], []).append(100 * row["tasks"][task])
+        points, found = lines.setdefault(_line(row, key), {}), value_of(row)
+        if found is not None:
+            points.setdefault(row["keys"][key], []).append(found)
     # Lines stand a little apart, so that bars of spread do not hide each other.
     shifts = _offsets(len(lines), min(0.3, 0.06 * (len(lines) - 1)))
     for number, ((label, points), shift) in enumerate(zip(lines.items(), shifts, strict=True)):
@@ -117,20 +140,30 @@ def _draw_sweep(axes: Axes, rows: Sequence[Row], key: str, task: str) -> None:
             markersize=4,
             capsize=3,
             linewidth=1.5,
-            label=label,
+            linestyle=dashes,
+            label=label if named else "_nolegend_",
         )
     axes.set_xticks(range(len(values)), [f"{value:g}" for value in values])
     axes.set_xlim(-0.4, len(values) - 0.6)
 
 
+def _draw_distances(axes: Axes, rows: Sequence[Row], key: str) -> None:
+    """How far apart mixed clients of one cluster are, after the first round and after the last."""
+    for end, dashes in DASHES.items():
+        _draw_sweep(axes, rows, key, partial(distance_of, end=end), dashes, False)
+        # The colours are those of the other panels; only the dashes are new to the legend.
+        axes.plot([], [], color="k", linewidth=1.5, linestyle=dashes, label=f"{end} round")
+    found = [distance_of(row, end) for row in rows for end in DASHES]
+    if all(value > 0 for value in found if value is not None):
+        axes.set_yscale("log")
+    axes.set(title="Distance within clusters", xlabel=key, ylabel="distance once mixed")
+
+
 def _line(row: Row, key: str) -> str:
-    """The name of the line that a row belongs to: the values of the other keys."""
-    return ", ".join(f"{k}={v}" for k, v in _others(row, key).items()) or "mean over seeds"
-
-
-def _others(row: Row, but: str = "seed") -> dict[str, object]:
-    """A row's compared keys and their values, but for the seed and one key."""
-    return {key: value for key, value in row["keys"].items() if key not in ("seed", but)}
+    """The name of the line that a row belongs to: its arm and the values of the other keys."""
+    others = {name: value for name, value in columns_of(row).items() if name != key}
+    words = [str(value) if name == "arm" else f"{name}={value}" for name, value in others.items()]
+    return ", ".join(words) or "mean over seeds"
 
 
 def _offsets(count: int, width: float) -> list[float]:
@@ -149,7 +182,11 @@ def _finish(figure: Figure, panels: Sequence[Axes], title: str) -> None:
     for axes in panels:
         quiet(axes)
         axes.set_axisbelow(True)
-    handles, labels = panels[0].get_legend_handles_labels()
+    both = [axes.get_legend_handles_labels() for axes in panels]
+    found = {
+        name: handle for handles, names in both for handle, name in zip(handles, names, strict=True)
+    }
+    handles, labels = list(found.values()), list(found)
     widest = LETTER * max(len(label) for label in labels) + 0.7
     columns = max(1, int(figure.get_figwidth() / widest))
     figure.set_figheight(figure.get_figheight() + 0.2 * ((len(labels) - 1) // columns))

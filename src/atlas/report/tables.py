@@ -8,7 +8,10 @@ from typing import Any
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Group
+from rich.markup import escape
 from rich.table import Table
+
+from atlas.report.studies import Row, columns_of, compares_relations, mean_distance, rows_by_arm
 
 SHORT = {
     "balanced_accuracy": "balanced",
@@ -123,43 +126,69 @@ def compare_table(result: Mapping[str, Any]) -> Group:
     return Group(_arms_table(result), _tasks_table(result))
 
 
-def _arms_of(result: Mapping[str, Any]) -> dict[str, list[Mapping[str, Any]]]:
-    """The rows of every arm, in the order in which they were compared."""
-    arms: dict[str, list[Mapping[str, Any]]] = {}
-    for row in result["rows"]:
-        arms.setdefault(row["arm"], []).append(row)
-    return arms
-
-
-def _names(row: Mapping[str, Any]) -> list[str]:
-    """What sets an arm apart: its values of the compared keys but the seed."""
-    return [str(value) for key, value in row["keys"].items() if key != "seed"] or [row["arm"]]
+def _names(row: Row) -> list[str]:
+    """What sets an arm apart; a list in its name is no markup."""
+    return [escape(str(value)) for value in columns_of(row).values()] or [row["arm"]]
 
 
 def _arms_table(result: Mapping[str, Any]) -> Table:
     """All tasks together: the arms between the majority and the ceiling."""
     table = _open_table(result, result["study"])
-    for column in ("seeds", "mean", "spread", "worst", "MB", "seconds", "p (t)", "p (W)", "d"):
+    arms = rows_by_arm(result["rows"])
+    gains = {arm: found["worst_gain"] for arm, found in result.get("clients", {}).items()}
+    some_gain = any(gain is not None for gain in gains.values())
+    relations = compares_relations(result["rows"])
+    # Tests are of every arm against the first, in the order of the arms.
+    lines = [
+        _scores(rows)
+        | (_gain(gains[arm]) if some_gain else {})
+        | _costs(rows)
+        | (_distances(rows) if relations else {})
+        | _tests(test)
+        for (arm, rows), test in zip(arms.items(), [{}, *result["tests"]], strict=True)
+    ]
+    for column in lines[0]:
         table.add_column(column, justify="right", no_wrap=True)
     blank = [""] * len(_names(result["rows"][0])[1:])
     table.add_row("majority", *blank, "", percent(result["majority"]))
-    # Tests are of every arm against the first, in the order of the arms.
-    for rows, test in zip(_arms_of(result).values(), [{}, *result["tests"]], strict=True):
-        means = [row["mean"] for row in rows]
-        traffic = statistics.fmean(row["bytes"]["up"] + row["bytes"]["down"] for row in rows)
-        table.add_row(
-            *_names(rows[0]),
-            str(len(rows)),
-            percent(statistics.fmean(means)),
-            percent(statistics.pstdev(means)),
-            percent(min(row["worst"] for row in rows)),
-            f"{traffic / 1e6:.1f}",
-            f"{statistics.fmean(row['seconds'] for row in rows):.0f}",
-            *(_figure(test.get(key)) for key in ("t_test_p", "wilcoxon_p", "cohens_d")),
-        )
+    for rows, line in zip(arms.values(), lines, strict=True):
+        table.add_row(*_names(rows[0]), *line.values())
     if result["ceiling"] is not None:
         table.add_row("ceiling", *blank, "", percent(result["ceiling"]))
     return table
+
+
+def _scores(rows: Sequence[Row]) -> dict[str, str]:
+    means = [row["mean"] for row in rows]
+    return {
+        "seeds": str(len(rows)),
+        "mean": percent(statistics.fmean(means)),
+        "spread": percent(statistics.pstdev(means)),
+        "worst": percent(min(row["worst"] for row in rows)),
+    }
+
+
+def _gain(gain: float | None) -> dict[str, str]:
+    """What the client that gains least over training alone gains, in points."""
+    # In two lines, to leave room for the names of arms.
+    return {"worst\ngain": "" if gain is None else f"{100 * gain:+.1f}"}
+
+
+def _costs(rows: Sequence[Row]) -> dict[str, str]:
+    traffic = statistics.fmean(row["bytes"]["up"] + row["bytes"]["down"] for row in rows)
+    seconds = statistics.fmean(row["seconds"] for row in rows)
+    return {"MB": f"{traffic / 1e6:.1f}", "seconds": f"{seconds:.0f}"}
+
+
+def _distances(rows: Sequence[Row]) -> dict[str, str]:
+    """How far apart mixed clients of one cluster are, in the first and the last round."""
+    first, last = mean_distance(rows, "first"), mean_distance(rows, "last")
+    return {"distance": _figure(first), "last": _figure(last)}
+
+
+def _tests(test: Mapping[str, float | None]) -> dict[str, str]:
+    keys = {"p (t)": "t_test_p", "p (W)": "wilcoxon_p", "d": "cohens_d"}
+    return {column: _figure(test.get(key)) for column, key in keys.items()}
 
 
 def _tasks_table(result: Mapping[str, Any]) -> Table:
@@ -171,7 +200,7 @@ def _tasks_table(result: Mapping[str, Any]) -> Table:
         table.add_column(f"{name}, at chance" if found["at_chance"] else name, justify="right")
     blank = [""] * len(_names(result["rows"][0])[1:])
     table.add_row("majority", *blank, *(percent(found["majority"]) for found in tasks.values()))
-    for arm, rows in _arms_of(result).items():
+    for arm, rows in rows_by_arm(result["rows"]).items():
         scores = [found["arms"].get(arm) for found in tasks.values()]
         table.add_row(*_names(rows[0]), *("" if s is None else percent(s) for s in scores))
     if result["ceiling"] is not None:
@@ -181,10 +210,11 @@ def _tasks_table(result: Mapping[str, Any]) -> Table:
 
 
 def _open_table(result: Mapping[str, Any], title: str) -> Table:
-    """A table that begins with one column per compared key."""
+    """A table that begins with what sets the arms apart."""
     table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, padding=(0, 0))
-    for key in [key for key in result["rows"][0]["keys"] if key != "seed"] or ["arm"]:
-        table.add_column(key)
+    for key in columns_of(result["rows"][0]) or ["arm"]:
+        # Names must stay readable, however many numbers stand beside them.
+        table.add_column(key, min_width=8, overflow="fold")
     return table
 
 

@@ -1,0 +1,48 @@
+"""One client by itself: trained alone, scored on its own test data."""
+
+from __future__ import annotations
+
+from atlas.build import Federation, assemble
+from atlas.config.models import FederationConfig
+from atlas.engines.local import Progress
+from atlas.federation.evaluate import Scores
+from atlas.federation.message import decode
+from atlas.federation.rounds import run_rounds
+from atlas.federation.strategy import find_strategy
+from atlas.federation.task import ClientData
+from atlas.jobs.finish import ask_all
+from atlas.jobs.run import Watch
+
+
+def train_alone(
+    config: FederationConfig, data: ClientData, watch: Watch, progress: Progress | None
+) -> Scores:
+    """Test scores of training alone from the shared start, with what a client of the run had.
+
+    Where the run's clients kept the best of their rounds by validation, so does this one.
+
+    Args:
+        config: The run's settings, as they hold for this client.
+        data: The client.
+        watch: Receives the events of the rounds.
+        progress: Called with (what, done, total) during long work.
+    """
+    keeps = config.keep_best
+    if keeps is None:
+        keeps = find_strategy(config.strategy).keep_best
+    changes = {"strategy": "local", "keep_best": keeps, "alone": keeps}
+    lonely = assemble(config.model_copy(update=changes), [data], progress)
+    watch("started", {"rounds": config.rounds, "after": 0})
+    run_rounds(lonely.plan, lonely.state, lonely.engine, watch, lambda state: True)
+    if not lonely.state.examples:
+        reasons = sorted({str(entry["reason"]) for entry in lonely.state.failures})
+        raise RuntimeError(f"training alone failed (--no-solo skips it): {'; '.join(reasons)}")
+    return score_one(lonely)
+
+
+def score_one(federation: Federation) -> Scores:
+    """Test scores of a federation's only client."""
+    (reply,) = ask_all(federation, "evaluate", {"split": "test", "arm": "final"}).values()
+    (scores,) = decode(reply).facts["members"].values()
+    found: Scores = scores
+    return found
