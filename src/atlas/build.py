@@ -194,14 +194,13 @@ def _group(
         arms["shadow"] = start
     if strategy.anchor == "global":
         arms["personal"] = start
-    if strategy.keep_best:
-        arms |= {"best_held": start, "best_shadow": start}
     return Group(
         model=model,
         holders={holder.id: holder for holder in holders},
         arms=arms,
         limits=text_limits(config),
         anchor=strategy.anchor,
+        keeps_best=strategy.keep_best,
         shares=ACCEPTS if strategy.keep_best or _free_step(config, strategy) else (1.0,),
     )
 

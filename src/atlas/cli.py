@@ -158,10 +158,15 @@ def show(
 def join(  # noqa: PLR0913
     name: Run,
     file: Annotated[Path, typer.Argument(help="The newcomer's labelled JSONL or CSV file.")],
-    client: Annotated[str | None, typer.Option("--client", help="Its id; default: file.")] = None,
-    task: Annotated[str | None, typer.Option("--task", help="Its task; default: guessed.")] = None,
+    client: Annotated[
+        str | None, typer.Option("--client", help="Its id; default: the file's name.")
+    ] = None,
+    task: Annotated[
+        str | None, typer.Option("--task", help="Its task; default: the run's that fits.")
+    ] = None,
     train: Annotated[
-        int | None, typer.Option("--train", min=1, help="Most training examples; default: as run.")
+        int | None,
+        typer.Option("--train", min=1, help="Most training examples; default: the run's."),
     ] = None,
     solo: Annotated[bool, typer.Option(help="Also train the newcomer alone, to compare.")] = True,
     out: Out = RUNS,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 import string
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from atlas.config.explain import show
@@ -170,18 +170,30 @@ def lay_out(overrides: Sequence[str], arms: Sequence[str] = ()) -> list[Case]:
         The runs, those of the first arm first.
 
     Raises:
-        InputError: As `expand` and `read_arm`, or two arms are alike.
+        InputError: As `expand` and `read_arm`, two arms are alike, or one overlaps with a value.
     """
     if not arms:
         fixed, points = expand(overrides)
         return [Case((*fixed, *_texts(point)), point, _but_seed(point)) for point in points]
     fixed, axes = _read_axes(overrides)
-    cases = [_case(fixed, point, arm) for arm in _read_arms(arms) for point in _product(axes)]
+    bundles = _read_arms(arms)
+    for arm in bundles:
+        _refuse_overlap(arm, axes)
+    cases = [_case(fixed, point, arm) for arm in bundles for point in _product(axes)]
     # An arm that sets a compared key itself is the same run for all its values.
     distinct = {(case.name, *case.keys.items()): case for case in cases}
     if len(distinct) == 1:
         raise InputError("nothing to compare: give a second --arm, or several seeds: seed=0,1,2")
     return list(distinct.values())
+
+
+def _refuse_overlap(arm: Arm, axes: Iterable[str]) -> None:
+    """A block and a part of it cannot both be compared: rows would name values that do not hold."""
+    for key, axis in itertools.product(arm.settings, axes):
+        if key.startswith(f"{axis}.") or axis.startswith(f"{key}."):
+            raise InputError(
+                f"--arm {show(arm.name)}: {key} overlaps with {axis}, compared as well"
+            )
 
 
 def _case(fixed: Sequence[str], point: Combination, arm: Arm) -> Case:

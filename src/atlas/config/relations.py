@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from atlas.config.base import Count, Positive, Settings, Share
 
@@ -43,6 +43,12 @@ class ClusterSettings(Settings):
     resamples: Annotated[int, Field(ge=2, le=64)] = Field(
         8, description="bootstrap resamples by which a split's stability is judged"
     )
+
+    @model_validator(mode="after")
+    def _k_is_heard(self) -> ClusterSettings:
+        if self.k is not None and self.method in ("hdbscan", "oracle", "one"):
+            raise ValueError(f"k: {self.k} given, but method {self.method!r} finds its own number")
+        return self
 
 
 class RelationSettings(Settings):

@@ -1,7 +1,8 @@
 """Clients with planted groups: three tasks, each told in the words of several domains.
 
-All clients of a task need the same knowledge and each has a domain of its own, so that learning
-from clients of the same task pays and learning from the others does not.
+Each task has domains of its own, as reviews are about other things than news. All its clients need
+the same knowledge, and each has a home domain from which more of its texts come: clients of one
+task are alike and not the same. Learning from them pays, learning from the others does not.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ from atlas.runs.seeds import generator
 Maker = Callable[[Domain, np.random.Generator, int], tuple[str, ...]]
 MAKERS: dict[str, Maker] = {"sentiment": sentiment, "paraphrase": paraphrase, "order": order}
 
+# The share of a client's texts that are about its home domain for certain.
+AT_HOME = 0.15
 # Templates have no end, so `train: null` (all there is) needs a number here.
 ALL = 500
 # A text space counts as used up when this many draws per wanted example gave too few new texts.
@@ -32,8 +35,8 @@ _PATIENCE = 20
 def synthetic_clients(settings: DataSettings, seed: int) -> list[ClientData]:
     """All clients of the synthetic tasks, `<task>-1` and so on.
 
-    Clients of one task have different domains; beyond as many clients as domains these are used
-    again, with other texts. Every split holds both labels equally often, before the noise.
+    Clients of one task have different home domains; beyond as many clients as its domains these
+    are used again, with other texts. Every split holds both labels equally often, before the noise.
 
     Args:
         settings: Tasks, clients per task, sizes and the share of flipped training labels.
@@ -50,40 +53,49 @@ def synthetic_clients(settings: DataSettings, seed: int) -> list[ClientData]:
     clients = []
     for name in settings.tasks or SYNTHETIC:
         task = find_task(name, SYNTHETIC, "data.tasks (data.source: synthetic)")
-        domains = generator(seed, "data", name, "domains").permutation(len(DOMAINS)).tolist()
-        for place, which in enumerate(domains):
-            numbers = range(place + 1, settings.clients_per_task + 1, len(DOMAINS))
-            clients += _domain_clients(task, DOMAINS[which], numbers, settings, seed)
+        world = task_domains(name, seed)
+        seen: set[tuple[str, ...]] = set()
+        for number in range(1, settings.clients_per_task + 1):
+            clients.append(_client(task, world, number, settings, seed, seen))
     return clients
 
 
-def _domain_clients(
-    task: Task, domain: Domain, numbers: range, settings: DataSettings, seed: int
-) -> list[ClientData]:
-    """The clients that share a domain, from one stream of texts: no text occurs twice."""
+def task_domains(task: str, seed: int) -> list[Domain]:
+    """What a task's texts are about; two tasks share no domain, whichever of them take part."""
+    drawn = generator(seed, "data", "domains").permutation(len(DOMAINS)).tolist()
+    place = sorted(SYNTHETIC).index(task)
+    return [DOMAINS[which] for which in drawn[place :: len(SYNTHETIC)]]
+
+
+def _client(  # noqa: PLR0913
+    task: Task,
+    world: list[Domain],
+    number: int,
+    settings: DataSettings,
+    seed: int,
+    seen: set[tuple[str, ...]],
+) -> ClientData:
+    """One client; no text occurs twice among the clients of a task."""
     sizes = (settings.train or ALL, settings.validation, settings.test)
-    rng = generator(seed, "data", task.name, domain.name)
-    seen: set[tuple[str, ...]] = set()
-    clients = []
-    for number in numbers:
-        splits = [_draw(task, domain, size, rng, seen) for size in sizes]
-        noise = generator(seed, "data", task.name, number, "noise")
-        clients.append(
-            ClientData(
-                id=f"{task.name}-{number}",
-                task=task,
-                train=flip_labels(splits[0], settings.noise, noise),
-                validation=tuple(splits[1]),
-                test=tuple(splits[2]),
-                group=task.name,
-            )
-        )
-    return clients
+    rng = generator(seed, "data", task.name, number)
+    # Its home domain comes before the others of the task's world.
+    start = (number - 1) % len(world)
+    own = world[start:] + world[:start]
+    splits = [_draw(task, own, size, rng, seen) for size in sizes]
+    noise = generator(seed, "data", task.name, number, "noise")
+    return ClientData(
+        id=f"{task.name}-{number}",
+        task=task,
+        train=flip_labels(splits[0], settings.noise, noise),
+        validation=tuple(splits[1]),
+        test=tuple(splits[2]),
+        group=task.name,
+    )
 
 
 def _draw(
     task: Task,
-    domain: Domain,
+    domains: list[Domain],
     size: int,
     rng: np.random.Generator,
     seen: set[tuple[str, ...]],
@@ -95,15 +107,16 @@ def _draw(
         if len(examples) == size:
             break
         label = labels[len(examples)]
+        abroad = domains[int(rng.integers(len(domains)))]
+        domain = domains[0] if rng.random() < AT_HOME else abroad
         example = Example(MAKERS[task.name](domain, rng, label), label)
         if text_key(example) not in seen:
             seen.add(text_key(example))
             examples.append(example)
     if len(examples) < size:
         raise InputError(
-            f"data: synthetic task {task.name!r} has only about {len(seen)} different texts about "
-            f"{domain.name}, and {size} more were wanted; lower data.train, data.test or "
-            "data.clients_per_task"
+            f"data: synthetic task {task.name!r} has only about {len(seen)} different texts, and "
+            f"{size} more were wanted; lower data.train, data.test or data.clients_per_task"
         )
     return examples
 

@@ -6,21 +6,19 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
-from atlas.engines.groups import Group, Judgement
+from atlas.engines.groups import Group
 from atlas.federation.cohort import Adapter, Cohort
 from atlas.federation.deliver import Taken
-from atlas.federation.evaluate import Scores, score_labels
+from atlas.federation.evaluate import Scores, predict_rows, score_labels
 from atlas.federation.forward import stack_cohorts
+from atlas.federation.store import Rows
+from atlas.ops.metrics import example_weights
 from atlas.ops.mixing import mix_product
-
-
-def judge(scores: Scores) -> Judgement:
-    """The task's own metric first, the loss to tell equals apart; causal tasks by loss alone."""
-    found = (scores["score"], -scores["loss"]) if "score" in scores else (-scores["loss"],)
-    # Broken logits still have a largest entry and so a score; it must never count.
-    return found if math.isfinite(scores["loss"]) else (-math.inf,) * len(found)
+from atlas.ops.statistics import lead_of
 
 
 def fitness(scores: Scores) -> float:
@@ -69,17 +67,10 @@ def replace_held(group: Group, offers: Mapping[str, Sequence[Adapter]]) -> dict[
 def choose_best(group: Group, offers: Mapping[str, Sequence[Adapter]]) -> dict[str, Taken]:
     """The loss on validation data decides which mixture is taken, and how much of it.
 
-    Ties go to the smaller share, then to the earlier mixture. Where the best is kept, both arms
-    then remember their best adapter so far, by the task's own metric.
+    Ties go to the smaller share, then to the earlier mixture.
     """
     best = _best_blends(group, offers)
-    keeps = "best_held" in group.arms
-    alone = validate(group, group.arms["shadow"], sorted(offers)) if keeps else {}
-    # Nothing is written before everything is known, so that a failure leaves clients as they were.
     group.arms["held"] = group.arms["held"].put({c: one.adapter for c, one in best.items()})
-    if keeps:
-        remember_best(group, "held", {client: judge(one.scores) for client, one in best.items()})
-        remember_best(group, "shadow", {client: judge(scores) for client, scores in alone.items()})
     return {client: one.taken for client, one in best.items()}
 
 
@@ -119,15 +110,6 @@ def _finite(adapter: Adapter) -> bool:
     return all(bool(torch.isfinite(value).all()) for value in adapter.values())
 
 
-def remember_best(group: Group, arm: str, judgements: Mapping[str, Judgement]) -> None:
-    """Copy an arm's adapters that are better than their best so far."""
-    known = group.judged.setdefault(arm, {})
-    better = [c for c, found in judgements.items() if c not in known or found > known[c]]
-    known.update({client: judgements[client] for client in better})
-    adapters = {client: group.arms[arm].take(client) for client in better}
-    group.arms[f"best_{arm}"] = group.arms[f"best_{arm}"].put(adapters)
-
-
 def arm_in_use(group: Group) -> str:
     """The arm clients answer with: a personal adapter goes before what they hold to share."""
     return "personal" if "personal" in group.arms else "held"
@@ -136,17 +118,52 @@ def arm_in_use(group: Group) -> str:
 def final_cohort(group: Group, arm: str) -> Cohort:
     """The adapters that count at the end.
 
-    `alone` is the shadow. `final` is what clients use; where the best is kept, each client gets
-    the better of federated and alone on its validation data, a tie going to alone.
+    `alone` is the shadow. `final` is what clients hold; where the best is kept, a client whose
+    validation data speaks clearly for training alone gets that.
     """
-    if "best_held" not in group.arms:
-        return group.arms["shadow" if arm == "alone" else arm_in_use(group)]
     if arm == "alone":
-        return group.arms["best_shadow"]
-    fed, solo = group.judged.get("held", {}), group.judged.get("shadow", {})
-    keep = {
-        client: group.arms["best_shadow"].take(client)
-        for client in solo
-        if client not in fed or solo[client] >= fed[client]
-    }
-    return group.arms["best_held"].put(keep)
+        return group.arms["shadow"]
+    if not group.keeps_best:
+        return group.arms[arm_in_use(group)]
+    solo = {c: group.arms["shadow"].take(c) for c in better_alone(group, sorted(group.holders))}
+    return group.arms["held"].put(solo)
+
+
+def better_alone(group: Group, clients: Sequence[str]) -> list[str]:
+    """Clients whose shadow beats what they hold by more than one standard error of the difference.
+
+    A hundred examples tell two models apart to some five points. Going by the sign alone would
+    often give up what was learned from others for what chance made look better.
+    """
+    picks = [group.store.rows(f"{client}/validation") for client in clients]
+    found = []
+    marks = [_marks(group, arm, clients, picks) for arm in ("held", "shadow")]
+    for client, held, shadow in zip(clients, *marks, strict=True):
+        if not np.isfinite(held).all():
+            found.append(client)
+        elif np.isfinite(shadow).all():
+            lead, error = lead_of(shadow, held)
+            found += [client] if lead > error else []
+    return found
+
+
+def _marks(
+    group: Group, arm: str, clients: Sequence[str], picks: Sequence[Rows]
+) -> list[NDArray[np.float64]]:
+    """How right every validation example is, by client; causal tasks by their loss.
+
+    Where a task's metric minds rare classes, so does the weight of an example.
+    """
+    stack = stack_cohorts([group.arms[arm].select(clients)])
+    losses, predicted = predict_rows(group.store, stack, picks)
+    truth = group.store.labels.cpu().numpy()
+    marks = []
+    for row, client in enumerate(clients):
+        task, labels = group.holders[client].data.task, truth[picks[row]]
+        if task.kind == "causal":
+            marks.append(-losses[row])
+            continue
+        right = (predicted[row] == labels) * example_weights(labels, task.metric)
+        # Broken logits still have a largest entry; such a model is right about nothing.
+        marks.append(np.where(np.isfinite(losses[row]), right, -np.inf))
+    return marks

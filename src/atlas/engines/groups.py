@@ -18,9 +18,6 @@ from atlas.federation.store import ExampleStore, Part
 ACCEPTS = (0.0, 0.25, 0.5, 0.75, 1.0)
 """Shares of a mixture that validation data chooses from."""
 
-Judgement = tuple[float, ...]
-"""How good an adapter is on validation data; larger is better, compared entry by entry."""
-
 
 @dataclass
 class Group:
@@ -31,13 +28,13 @@ class Group:
         holders: By id, sorted.
         arms: Stacked adapters by arm: `held` (what the client holds), `shadow` (trained alone
             on the same batches), `personal` (trained beside `held` and pulled to it; never
-            sent) and, where the best is kept, `best_held` and `best_shadow`.
+            sent).
         limits: How much text is kept, generated and cached.
         anchor: Who is pulled to what was held at a round's start; see `Strategy`.
+        keeps_best: Whether clients end with the better of federated and alone.
         shares: How much of a mixture a client may take; where there is a choice, its validation
             data makes it.
         moments: Optimiser moments and step counts by arm, where they are kept.
-        judged: Best validation judgement so far, by arm and client.
         accepts: Share of the mixture each client took last.
     """
 
@@ -46,9 +43,9 @@ class Group:
     arms: dict[str, Cohort]
     limits: Limits
     anchor: Literal["none", "start", "global"] = "none"
+    keeps_best: bool = False
     shares: tuple[float, ...] = (1.0,)
     moments: dict[str, tuple[Moments, torch.Tensor]] = field(default_factory=dict)
-    judged: dict[str, dict[str, Judgement]] = field(default_factory=dict)
     accepts: dict[str, float] = field(default_factory=dict)
     _store: ExampleStore | None = None
     _test_store: ExampleStore | None = None

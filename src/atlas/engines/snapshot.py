@@ -9,7 +9,7 @@ from atlas.federation.message import Message, encode
 
 
 def save_client(group: Group, client: str) -> bytes:
-    """Everything a client needs to go on: adapters of all arms, moments, judgements, accept."""
+    """Everything a client needs to go on: adapters of all arms, moments, accept."""
     tensors: dict[str, torch.Tensor] = {}
     for arm, cohort in group.arms.items():
         tensors |= {f"arm|{arm}|{name}": value for name, value in cohort.take(client).items()}
@@ -19,8 +19,7 @@ def save_client(group: Group, client: str) -> bytes:
             tensors[f"first|{arm}|{name}"] = first[row].clone()
             tensors[f"second|{arm}|{name}"] = second[row].clone()
         tensors[f"made|{arm}|"] = made[row].reshape(1).clone()
-    judged = {arm: list(found[client]) for arm, found in group.judged.items() if client in found}
-    return encode(tensors, {"judged": judged, "accept": group.accepts.get(client)})
+    return encode(tensors, {"accept": group.accepts.get(client)})
 
 
 def load_client(group: Group, client: str, message: Message) -> None:
@@ -39,8 +38,6 @@ def load_client(group: Group, client: str, message: Message) -> None:
         if expected != {name: part.shape for name, part in adapter.items()}:
             raise ValueError(f"saved adapter of {client} does not fit its ranks and labels")
         group.arms[arm] = group.arms[arm].put({client: adapter})
-    for arm, judgement in message.facts["judged"].items():
-        group.judged.setdefault(arm, {})[client] = tuple(judgement)
     if message.facts["accept"] is not None:
         group.accepts[client] = message.facts["accept"]
 

@@ -74,7 +74,9 @@ def deliver(
         whole = sent[client] and taken[client].accept == 1.0
         if whole and facts.get("sha256") != sent[client][taken[client].pick]:
             desk.fail(client, "deliver: the client does not hold what was sent")
-        desk.observe("delivered", {"round": desk.round, "client": client, **facts})
+        answer = {"accept": taken[client].accept, "pick": taken[client].pick}
+        entry = {"round": desk.round, "client": client, **answer, "sha256": facts.get("sha256")}
+        desk.observe("delivered", entry)
     return taken
 
 

@@ -73,7 +73,8 @@ def print_shapes(
     body = settings.sketch or sum(linear.weight.numel() for linear in linears)
     shapes: dict[str, tuple[int, ...]] = dict.fromkeys(settings.parts, (settings.folds, body))
     if settings.head and head:
-        width = settings.sketch or sum(math.prod(shape) for shape in head.values())
+        sizes = [math.prod(shape) for name, shape in head.items() if _is_head_weight(name)]
+        width = settings.sketch or sum(sizes)
         shapes |= {f"{part}/head": (settings.folds, width) for part in settings.parts}
     return shapes
 
@@ -154,7 +155,7 @@ def _fold_gradients(
     found: dict[tuple[Part, str], Tensor] = {}
     classes = int(stack.labels[0])
     wanted = settings.head and classes
-    names = [name for name in stack.tensors if name.startswith("head/")] if wanted else []
+    names = [name for name in stack.tensors if _is_head_weight(name)] if wanted else []
     head = {name: stack.tensors[name].detach().requires_grad_() for name in names}
     for start in range(0, len(fold), EVALUATION_BATCH):
         pick = fold[start : start + EVALUATION_BATCH]
@@ -173,6 +174,11 @@ def _fold_gradients(
                     gradient = gradient[0, :classes]  # the rows beyond are padding
                 found[key] = found[key] + gradient if key in found else gradient
     return found
+
+
+def _is_head_weight(name: str) -> bool:
+    """Biases are left out: balanced classes leave them next to nothing, which is all noise."""
+    return name.startswith("head/") and name.endswith(".weight")
 
 
 @contextmanager

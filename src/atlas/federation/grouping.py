@@ -2,9 +2,10 @@
 
 A split counts only if it is real: if it comes back in the other half of every client's data more
 clearly than splits of one Gaussian cloud do (`ops.stability`). Among real splits the weighted score
-of silhouette, Davies-Bouldin and Calinski-Harabasz decides; without one there is one cluster. A
-cluster found so is looked at again by itself, with fingerprints centred on its own members: what
-told it from others no longer hides what tells its members apart.
+of silhouette, Davies-Bouldin and Calinski-Harabasz decides, times the stability over resamples;
+without a real split there is one cluster. A cluster found so is looked at again by itself, with
+fingerprints centred on its own members: what told it from others no longer hides what tells its
+members apart.
 """
 
 from __future__ import annotations
@@ -58,6 +59,14 @@ class Split:
     real: bool
     share: float
     needed: float
+
+    @property
+    def merit(self) -> float:
+        """By what a k is chosen: how well the split separates, as far as it comes back.
+
+        The score alone likes clusters of one, which have no spread; they do not come back.
+        """
+        return self.metrics.score * max(0.0, self.stability)
 
 
 @dataclass(frozen=True)
@@ -175,11 +184,11 @@ PARTITIONS = {
 
 
 def _pick(tried: Sequence[Split], settings: ClusterSettings, n: int) -> Labels:
-    """The best-scoring real split, of equals the smaller k; a k that was asked for is obeyed."""
-    usable = [split.metrics for split in tried if split.real or settings.k is not None]
+    """The real split of most merit, of equals the smaller k; a k that was asked for is obeyed."""
+    usable = [split for split in tried if split.real or settings.k is not None]
     if not usable:
         return (0,) * n
-    return max(usable, key=lambda found: (found.score, -found.k)).labels
+    return max(usable, key=lambda split: (split.merit, -split.metrics.k)).metrics.labels
 
 
 def _refine(examine: Examine, labels: Labels, settings: ClusterSettings, seed: int) -> Labels:
@@ -214,6 +223,7 @@ def describe(split: Split) -> dict[str, object]:
         "calinski_harabasz": m.calinski_harabasz,
         "score": m.score,
         "stability": split.stability,
+        "merit": split.merit,
         "real": split.real,
         "share": split.share,
         "needed": split.needed,

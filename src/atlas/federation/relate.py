@@ -63,7 +63,8 @@ def relate(
         if plan.strategy.reach == "present":
             weights = torch.where(present[:, None], weights, identity)
         found.append(weights)
-    return found if plan.strategy.plans != "nothing" else found[:1]
+    # Where alpha makes no difference there is nothing to choose.
+    return found if any(not torch.equal(found[0], other) for other in found) else found[:1]
 
 
 def _ready(plan: Plan, view: View) -> bool:

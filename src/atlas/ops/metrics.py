@@ -46,6 +46,19 @@ def matthews(table: NDArray[np.float64]) -> float:
     return float(covariance / np.sqrt(spread)) if spread > 0 else 0.0
 
 
+def example_weights(truth: Labels, metric: str) -> NDArray[np.float64]:
+    """What a right answer to each example counts: alike for accuracy, else by class.
+
+    Weighted right answers average to accuracy, or to balanced accuracy, which stands in for the
+    other metrics that mind rare classes.
+    """
+    if metric == "accuracy":
+        return np.ones(len(truth))
+    counts = np.bincount(truth)
+    weights: NDArray[np.float64] = len(truth) / (np.count_nonzero(counts) * counts[truth])
+    return weights
+
+
 CLASS_METRICS: dict[str, Callable[[NDArray[np.float64]], float]] = {
     "accuracy": accuracy,
     "balanced_accuracy": balanced_accuracy,

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy import stats
 
 
@@ -32,6 +33,13 @@ def paired_comparison(first: Sequence[float], second: Sequence[float]) -> dict[s
         "wilcoxon_p": _number(stats.wilcoxon(differences).pvalue) if moved else None,
         "cohens_d": float(differences.mean()) / spread if varied else None,
     }
+
+
+def lead_of(first: NDArray[np.float64], second: NDArray[np.float64]) -> tuple[float, float]:
+    """By how much `first` leads `second` on the same examples, and that lead's standard error."""
+    differences = first - second
+    spread = float(differences.std(ddof=1)) if len(differences) > 1 else 0.0
+    return float(differences.mean()), spread / len(differences) ** 0.5
 
 
 def _number(value: float) -> float | None:
