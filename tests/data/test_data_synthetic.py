@@ -6,7 +6,7 @@ import pytest
 from atlas.config.models import DataSettings
 from atlas.data.grammar import order, paraphrase, sentiment
 from atlas.data.lexicon import BAD, DOMAINS, GOOD
-from atlas.data.synthetic import MAKERS, synthetic_clients
+from atlas.data.synthetic import MAKERS, synthetic_clients, task_domains
 from atlas.data.tasks import SYNTHETIC
 from atlas.errors import InputError
 from tests.data.helpers import assert_no_leakage, keys
@@ -54,14 +54,29 @@ def test_a_client_does_not_depend_on_the_others():
     assert alone[0] in clients(tasks=["sentiment", "order"], clients_per_task=4)
 
 
-def test_clients_of_a_task_have_different_domains():
-    def domain(client):
-        text = " ".join(" ".join(text) for text in split_texts(client)).lower()
-        counts = {d.name: sum(f"the {w} " in text for w in d.people + d.things) for d in DOMAINS}
-        return max(counts, key=counts.get)
+def domain_counts(client):
+    text = " ".join(" ".join(text) for text in split_texts(client)).lower()
+    return {d.name: sum(text.count(f"the {w} ") for w in d.people + d.things) for d in DOMAINS}
 
+
+def test_tasks_share_no_domain():
+    worlds = [{d.name for d in task_domains(task, 0)} for task in SYNTHETIC]
+    assert set.union(*worlds) == {d.name for d in DOMAINS}
+    assert sum(len(world) for world in worlds) == len(DOMAINS)
     for task in SYNTHETIC:
-        assert len({domain(c) for c in clients(tasks=[task], clients_per_task=9)}) == 9
+        own = {d.name for d in task_domains(task, 0)}
+        for client in clients(tasks=[task]):
+            counts = domain_counts(client)
+            assert sum(counts[name] for name in own) > 0.9 * sum(counts.values())
+
+
+def test_clients_of_a_task_have_different_homes():
+    for task in SYNTHETIC:
+        world = [d.name for d in task_domains(task, 0)]
+        everyone = clients(tasks=[task], clients_per_task=len(world), train=200)
+        for home, client in zip(world, everyone, strict=True):
+            counts = {name: domain_counts(client)[name] for name in world}
+            assert max(counts, key=counts.get) == home
 
 
 def test_domains_share_no_words_of_their_own():
@@ -139,5 +154,5 @@ def test_bad_settings_are_named():
 
 def test_an_exhausted_text_space_is_named(monkeypatch):
     monkeypatch.setitem(MAKERS, "order", lambda domain, rng, label: (f"{rng.integers(9)}",))
-    with pytest.raises(InputError, match="'order' has only about 9 different texts about"):
+    with pytest.raises(InputError, match="'order' has only about 9 different texts, and"):
         clients(tasks=["order"])

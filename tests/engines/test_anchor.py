@@ -294,6 +294,6 @@ def test_a_personal_adapter_that_blows_up_is_not_written(monkeypatch):
 
 def test_keep_best_goes_with_fedprox_and_not_with_ditto():
     group, _ = play(1, strategy="fedprox", keep_best=True)
-    assert set(group.judged) == {"held", "shadow"}
+    assert group.keeps_best and set(group.arms) == {"held", "shadow"}
     with pytest.raises(InputError, match="keep_best: true, but under ditto"):
         assemble(make_config(strategy="ditto", keep_best=True), make_clients())

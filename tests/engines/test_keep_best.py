@@ -1,11 +1,12 @@
 """Clients accept a mixture only as far as their validation data says."""
 
 import math
+from dataclasses import replace
 
 import torch
 
 from atlas.build import assemble
-from atlas.engines.delivery import blend, choose_best, final_cohort, judge, validate
+from atlas.engines.delivery import better_alone, blend, choose_best, final_cohort, fitness, validate
 from atlas.engines.groups import ACCEPTS
 from atlas.federation.cohort import adapter_sha256
 from atlas.federation.deliver import Taken
@@ -13,6 +14,8 @@ from atlas.federation.message import encode
 from atlas.federation.rounds import run_round
 from atlas.ops.lowrank import delta
 from tests.helpers import make_clients, make_config
+
+ARMS = ("held", "shadow")
 
 
 def trained(rounds=2, **changes):
@@ -41,7 +44,7 @@ def test_accept_is_never_worse_on_validation_than_keeping_ones_own():
     after = validate(group, group.arms["held"], clients[:2])
     for client, found in taken.items():
         assert found.accept in ACCEPTS
-        assert judge(after[client]) >= judge(before[client])
+        assert fitness(after[client]) >= fitness(before[client])
 
 
 def test_a_harmful_mixture_is_declined_and_replace_would_have_taken_it():
@@ -49,11 +52,11 @@ def test_a_harmful_mixture_is_declined_and_replace_would_have_taken_it():
     own = group.arms["held"].take("a2")
     poison = {k: torch.randn(v.shape, generator=torch.Generator().manual_seed(1)) * 3
               for k, v in own.items()}  # fmt: skip
-    before = judge(validate(group, group.arms["held"], ["a2"])["a2"])
+    before = fitness(validate(group, group.arms["held"], ["a2"])["a2"])
     poisoned = group.arms["held"].put({"a2": poison})
-    assert judge(validate(group, poisoned, ["a2"])["a2"]) < before
+    assert fitness(validate(group, poisoned, ["a2"])["a2"]) < before
     assert choose_best(group, {"a2": [poison]})["a2"].accept < 1.0
-    assert judge(validate(group, group.arms["held"], ["a2"])["a2"]) >= before
+    assert fitness(validate(group, group.arms["held"], ["a2"])["a2"]) >= before
 
 
 def test_an_equal_mixture_is_a_tie_and_goes_to_the_smaller_share():
@@ -74,17 +77,58 @@ def test_logged_w_is_the_effective_one():
         assert torch.allclose(torch.tensor(mixed["weights"][row]).double(), wanted)
 
 
-def test_the_better_of_federated_and_alone_is_delivered():
-    _, group, _ = trained(3)
+def all_right(group, arm, client, truth):
+    """Set an arm's head so that it answers every example with `truth`, 0 or 1."""
+    adapter = group.arms[arm].take(client)
+    adapter["head/classifier.weight"] = torch.zeros_like(adapter["head/classifier.weight"])
+    bias = torch.full_like(adapter["head/classifier.bias"], -5.0)
+    bias[truth] = 5.0
+    adapter["head/classifier.bias"] = bias
+    group.arms[arm] = group.arms[arm].put({client: adapter})
+
+
+def one_label(client, label):
+    """The client with validation examples of one label only."""
+    return replace(client, validation=tuple(replace(e, label=label) for e in client.validation))
+
+
+def test_alone_is_delivered_where_validation_speaks_clearly_for_it():
+    clients = [one_label(client, 1) for client in make_clients()]
+    federation = assemble(make_config(keep_best=True), clients)
+    group = federation.engine.groups[0]
+    all_right(group, "held", "a1", 0)
+    all_right(group, "shadow", "a1", 1)
+    all_right(group, "held", "a2", 1)
+    all_right(group, "shadow", "a2", 0)
+    assert better_alone(group, ["a1", "a2", "b1"]) == ["a1"], "b1 is equal in both arms"
     final = final_cohort(group, "final")
-    for client in group.holders:
-        fed, solo = group.judged["held"][client], group.judged["shadow"][client]
-        source = "best_shadow" if solo >= fed else "best_held"
-        assert adapter_sha256(final.take(client)) == adapter_sha256(group.arms[source].take(client))
-        found = judge(validate(group, final, [client])[client])
-        assert all(
-            math.isclose(a, b, abs_tol=1e-5) for a, b in zip(found, max(fed, solo), strict=True)
-        )
+    for client, arm in (("a1", "shadow"), ("a2", "held"), ("b1", "held")):
+        assert adapter_sha256(final.take(client)) == adapter_sha256(group.arms[arm].take(client))
+    assert final_cohort(group, "alone") is group.arms["shadow"]
+    group.keeps_best = False
+    assert final_cohort(group, "final") is group.arms["held"]
+
+
+def test_a_lead_within_one_standard_error_is_no_reason_to_leave():
+    clients = make_clients()
+    labels = [0, 1, 1, 0, 1, 1]
+    mixed = [replace(e, label=i) for e, i in zip(clients[0].validation, labels, strict=True)]
+    clients[0] = replace(clients[0], validation=tuple(mixed))
+    group = assemble(make_config(keep_best=True), clients).engine.groups[0]
+    all_right(group, "held", "a1", 0)
+    all_right(group, "shadow", "a1", 1)
+    held, shadow = (validate(group, group.arms[arm], ["a1"])["a1"]["score"] for arm in ARMS)
+    assert shadow > held, "alone is better by the number"
+    assert better_alone(group, ["a1"]) == [], "and not by more than chance"
+
+
+def test_a_held_adapter_that_blew_up_gives_way_to_alone():
+    _, group, _ = trained(1)
+    nan = {k: torch.full_like(v, torch.nan) for k, v in group.arms["held"].take("a1").items()}
+    group.arms["held"] = group.arms["held"].put({"a1": nan})
+    assert "a1" in better_alone(group, ["a1", "a2"])
+    group.arms["shadow"] = group.arms["shadow"].put({"a2": nan})
+    assert "a2" not in better_alone(group, ["a1", "a2"])
 
 
 def test_blend_is_the_mixture_of_products_cut_to_rank():
@@ -107,10 +151,9 @@ def test_blend_is_the_mixture_of_products_cut_to_rank():
     )
 
 
-def test_broken_logits_never_count_as_a_score():
-    broken = {"score": 0.9, "loss": math.nan}
-    assert judge(broken) < judge({"score": 0.0, "loss": 50.0})
-    assert judge({"loss": math.inf}) < judge({"loss": 1e6})
+def test_broken_logits_are_never_fit():
+    assert fitness({"score": 0.9, "loss": math.nan}) < fitness({"score": 0.0, "loss": 50.0})
+    assert fitness({"loss": math.inf}) < fitness({"loss": 1e6})
 
 
 def test_a_client_whose_training_blew_up_takes_the_mixture():

@@ -5,10 +5,12 @@ import json
 
 import pytest
 
+from atlas.config.grid import Case
 from atlas.errors import InputError
 from atlas.jobs import compare
-from atlas.jobs.compare import plan_study, run_study
+from atlas.jobs.compare import run_study
 from atlas.jobs.plan import plan_run
+from atlas.jobs.study import plan_study
 
 TINY = [
     "backbone.name=tiny", "rounds=1", "threads=1", "data.train=16", "data.validation=8",
@@ -84,7 +86,7 @@ def outcome(seed, score, tasks=None, alone=None, **keys):
     if alone:
         summary["alone"] = {"clients": alone}
     found = {"a": "one", "b": "one", "c": "two"} if tasks is None else tasks
-    return compare.Outcome({**keys, "seed": str(seed)}, summary, found)
+    return compare.Outcome(Case((), {**keys, "seed": str(seed)}, keys), summary, found)
 
 
 def test_tasks_and_clients_are_averaged_over_seeds():

@@ -2,7 +2,16 @@ import numpy as np
 import pytest
 from sklearn import metrics as reference
 
-from atlas.ops.metrics import class_scores, exact_match, scored_part, token_f1
+from atlas.ops.metrics import (
+    accuracy,
+    balanced_accuracy,
+    class_scores,
+    confusion,
+    exact_match,
+    example_weights,
+    scored_part,
+    token_f1,
+)
 
 
 @pytest.mark.parametrize("classes", [2, 3, 5])
@@ -35,3 +44,14 @@ def test_text_answers():
     assert token_f1("", "") == 1.0
     assert scored_part("so 6 * 200 = 1,200\n#### 1,200", "####") == "1200"
     assert scored_part("no marker", "####") == "no marker"
+
+
+def test_weighted_right_answers_average_to_the_metric():
+    draw = np.random.default_rng(2)
+    truth, predicted = draw.choice(3, 50, p=[0.7, 0.2, 0.1]), draw.integers(0, 3, 50)
+    table = confusion(truth, predicted, 3)
+    right = (truth == predicted).astype(float)
+    assert (right * example_weights(truth, "accuracy")).mean() == pytest.approx(accuracy(table))
+    wanted = balanced_accuracy(table)
+    assert (right * example_weights(truth, "matthews")).mean() == pytest.approx(wanted)
+    assert example_weights(np.array([1, 1]), "f1").tolist() == [1.0, 1.0]

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from atlas.ops.statistics import paired_comparison
+from atlas.ops.statistics import lead_of, paired_comparison
 
 
 def test_equals_scipy_on_the_pairs():
@@ -32,3 +32,14 @@ def test_undefined_values_are_none():
     shifted = paired_comparison([0.1, 0.2, 0.3], [0.2, 0.3, 0.4])
     assert shifted["t_test_p"] is None
     assert shifted["cohens_d"] is None
+
+
+def test_a_lead_and_its_error_are_those_of_the_differences():
+    draw = np.random.default_rng(1)
+    first, second = draw.normal(size=40), draw.normal(size=40)
+    lead, error = lead_of(first, second)
+    gaps = [a - b for a, b in zip(first, second, strict=True)]
+    assert lead == pytest.approx(sum(gaps) / 40)
+    assert error == pytest.approx(stats.sem(gaps))
+    assert lead_of(first, first) == (0.0, 0.0)
+    assert lead_of(first[:1], second[:1]) == (pytest.approx(gaps[0]), 0.0)
