@@ -113,8 +113,8 @@ def compare(
     """Run every combination of comma values and arms, and compare them in one table."""
     from atlas.jobs.compare import run_study
     from atlas.jobs.study import plan_study
+    from atlas.report.compare_tables import compare_table
     from atlas.report.live import live_display
-    from atlas.report.tables import compare_table
 
     study = plan_study(source, overrides or [], arm or [], ceiling=ceiling)
     console = _console(to_stderr=True)

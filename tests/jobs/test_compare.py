@@ -103,6 +103,22 @@ def test_tasks_and_clients_are_averaged_over_seeds():
     assert first["gain"] == pytest.approx({"a": 0.05, "b": 0.0, "c": 0.01})
     assert first["worst_gain"] == pytest.approx(0.0)
     assert (second["gain"], second["worst_gain"]) == ({}, None)
+    assert result["alone"]["mean"] == pytest.approx((1.9 + 2.0) / 6)
+    assert result["alone"]["difference"] == pytest.approx((1.9 + 2.0) / 6 - (1.91 + 2.11) / 6)
+    assert compare.draw_up(runs[2:], [])["alone"] is None
+
+
+def test_how_much_of_the_way_to_the_ceiling_is_gone():
+    runs = [
+        outcome(0, {"a": 0.7, "c": 0.51}, alone={"a": 0.6, "c": 0.5}, x="1"),
+        outcome(0, {"a": 0.5, "c": 0.52}, x="2"),
+    ]
+    ceiling = [outcome(0, {"a": 0.8, "c": 0.515}, strategy="pooled")]
+    tasks = compare.draw_up(runs, ceiling)["tasks"]
+    assert tasks["one"]["recovered"] == pytest.approx({"x=1": 0.5, "x=2": -0.5})
+    assert tasks["one"]["alone"] == pytest.approx(0.6)
+    assert tasks["two"]["recovered"] is None, "the way is too short to measure"
+    assert compare.draw_up(runs, [])["tasks"]["one"]["recovered"] is None
 
 
 @pytest.mark.parametrize(("best", "expected"), [(0.52, True), (0.53, False)])
@@ -137,7 +153,7 @@ def test_a_compared_ceiling_is_not_run_twice():
 
 
 def test_plan_tells_who_takes_part_without_training():
-    plan = plan_run("demo", [*TINY, "adapter.ranks.order-1=[1,2,3,4]"])
+    plan = plan_run("demo", [*TINY, "adapter.ranks.order-1=[1,2,3,4]", "strategy=fedavg"])
     assert plan["ranks"]["order-1"] == [1, 2, 3, 4]
     assert plan["ranks"]["sentiment-1"] == [8, 8, 8, 8]
     assert plan["clusters"] is None

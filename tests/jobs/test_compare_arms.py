@@ -14,7 +14,7 @@ from atlas.jobs.outcome import ends_of_distance
 from atlas.jobs.study import folder_name, plan_study
 from tests.jobs.test_compare import TINY
 
-ARMS = ["strategy=fedavg", "control: strategy=fedavg keep_best=false relation.eta=0"]
+ARMS = ["strategy=fedavg keep_best=true", "control: strategy=fedavg keep_best=false relation.eta=0"]
 
 
 def test_arms_are_compared_like_combinations(tmp_path, monkeypatch):
@@ -22,9 +22,9 @@ def test_arms_are_compared_like_combinations(tmp_path, monkeypatch):
     assert [config.keep_best for config in study.configs] == [True, True, False, False]
     result = run_study(study, tmp_path)
     rows = result["rows"]
-    names = ["strategy=fedavg", "control"]
+    names = ["strategy=fedavg keep_best=true", "control"]
     assert [row["arm"] for row in rows] == [names[0], names[0], names[1], names[1]]
-    assert rows[0]["keys"] == {"strategy": "fedavg", "seed": 0}
+    assert rows[0]["keys"] == {"strategy": "fedavg", "keep_best": True, "seed": 0}
     changes = {"keep_best": False, "relation.eta": 0}
     assert rows[3]["keys"] == {"strategy": "fedavg", **changes, "seed": 1}
     assert rows[3]["columns"] == {"arm": "control"}

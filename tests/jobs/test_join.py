@@ -11,15 +11,18 @@ from safetensors.torch import load_file
 
 from atlas import cli
 from atlas.backbones.export import load_adapter
+from atlas.build import assemble
 from atlas.config.models import DataSettings
 from atlas.data.clients import load_clients
 from atlas.data.synthetic import synthetic_clients
 from atlas.errors import InputError
 from atlas.federation.cohort import Layout, Member, initial_adapter
+from atlas.federation.desk import Desk
+from atlas.federation.planning import ask_prints
 from atlas.jobs import joins
 from atlas.jobs.answer import evaluate_file, export_client, predict_texts
 from atlas.jobs.join import join_run
-from atlas.jobs.newcomer import Newcomer
+from atlas.jobs.newcomer import Newcomer, newcomer_config
 from atlas.jobs.run import start_run
 from atlas.runs.folder import RunFolder
 from tests.helpers import make_config
@@ -103,6 +106,21 @@ def test_a_newcomer_is_placed_with_its_kind(folder, finished, pairs):
     assert added == kept | {f"adapters/shop/{name}" for name in adapter}
     sketches = load_file(folder.path / "joins" / "shop.safetensors")
     assert set(sketches) == {"text", "label", "text/head", "label/head"}
+
+
+def test_a_newcomer_is_fingerprinted_as_the_runs_clients_were(folder):
+    """The same client with the same data, alone, sends what it sent among all the others."""
+    run = joins.open_finished(folder)
+    crowd = joins.planned_crowd(run, folder)
+    (data,) = [c for c in load_clients(config()) if c.id == "sentiment-1"]
+    plain = newcomer_config(run.config, Newcomer(folder.path), data.id, data.task)
+    guest = assemble(plain, [data])
+    observe = Desk(guest.state, guest.engine, lambda event, fields: None, round=0)
+    (again,) = ask_prints(guest.plan, observe).values()
+    kept = crowd.state.planned["tiny"].sketches["sentiment-1"]
+    assert set(again) == set(kept)
+    for name, value in again.items():
+        assert torch.allclose(value, kept[name], atol=1e-5), name
 
 
 def test_the_first_adapter_is_the_naive_mixture_cut_to_rank(folder, pairs):
@@ -245,6 +263,12 @@ def spoil(folder, what):
     elif what == "no fingerprints":
         text = folder.config.read_text()
         folder.config.write_text(text.replace("strategy: atlas", "strategy: fedavg"))
+    elif what == "other layers":
+        lines = [json.loads(line) for line in folder.events.read_text().splitlines()]
+        for line in lines:
+            if line["event"] == "fingerprinted" and line["client"] == "sentiment-2":
+                line["norms"]["text"]["head/classifier.bias"] = 1.0
+        folder.events.write_text("".join(json.dumps(line) + "\n" for line in lines))
     elif what == "lost adapter":
         shutil.rmtree(folder.adapters / "sentiment-2")
 
@@ -257,6 +281,7 @@ def spoil(folder, what):
         ("damaged plan", ["plan", "state.safetensors is not as it was written"]),
         ("no fingerprints", ["'fedavg'", "atlas, cluster, mira"]),
         ("lost adapter", ["sentiment-2"]),
+        ("other layers", ["sentiment-2", "head/classifier.bias", "run it again"]),
     ],
 )
 def test_runs_that_cannot_be_joined(folder, pairs, what, words):

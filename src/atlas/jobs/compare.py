@@ -81,6 +81,7 @@ def draw_up(outcomes: Sequence[Outcome], ceilings: Sequence[Outcome]) -> dict[st
         "tasks": compare_tasks(arms, ceilings),
         "clients": {arm: _clients([o.summary for o in own]) for arm, own in arms.items()},
         "tests": compare_arms(arms),
+        "alone": compare_alone(next(iter(arms.values()))),
     }
 
 
@@ -113,6 +114,7 @@ def compare_tasks(
     outcomes = [outcome for own in arms.values() for outcome in own]
     majorities = mean_by_key(outcome.task_means("majority") for outcome in outcomes)
     best = mean_by_key(outcome.task_means("score") for outcome in ceilings)
+    solo = mean_by_key(o.task_means("alone") for o in outcomes if "alone" in o.summary)
     means = {arm: mean_by_key(o.task_means("score") for o in own) for arm, own in arms.items()}
     metrics = {o.task_of(c): name for o in outcomes for c, name in o.summary["metrics"].items()}
     found = {}
@@ -123,11 +125,25 @@ def compare_tasks(
             "metric": metrics[task],
             "majority": majority,
             "ceiling": best.get(task),
+            "alone": solo.get(task),
             "arms": scores,
+            "recovered": _recovered(scores, solo.get(task), best.get(task)),
             # Rounded, for a lead of exactly two points is not more than two.
             "at_chance": round(best.get(task, max(scores.values())) - majority, 9) <= CHANCE,
         }
     return found
+
+
+def _recovered(
+    scores: Mapping[str, float], alone: float | None, ceiling: float | None
+) -> dict[str, float] | None:
+    """The share of the way from training alone to the ceiling that each arm has gone.
+
+    None where that way is shorter than `CHANCE`, or one end of it is not known.
+    """
+    if alone is None or ceiling is None or ceiling - alone <= CHANCE:
+        return None
+    return {arm: (score - alone) / (ceiling - alone) for arm, score in scores.items()}
 
 
 def _clients(summaries: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -147,6 +163,16 @@ def compare_arms(arms: Mapping[str, Sequence[Outcome]]) -> list[dict[str, Any]]:
         | paired_comparison(means[first], means[name])
         for name in others
     ]
+
+
+def compare_alone(first: Sequence[Outcome]) -> dict[str, Any] | None:
+    """Training alone against the first arm, whose clients' shadows it is; None without shadows."""
+    found = [o.summary["alone"]["clients"] for o in first if "alone" in o.summary]
+    solo = [statistics.fmean(clients.values()) for clients in found]
+    if len(solo) < len(first):
+        return None
+    means = [outcome.summary["score"]["mean"] for outcome in first]
+    return {"mean": statistics.fmean(solo)} | paired_comparison(means, solo)
 
 
 def _csv(rows: Sequence[Row], tasks: Sequence[str]) -> str:

@@ -27,6 +27,8 @@ from atlas.federation.task import ClientData
 from atlas.jobs.joins import (
     FinishedRun,
     Joined,
+    Norms,
+    check_layers,
     final_adapter,
     open_finished,
     planned_crowd,
@@ -89,7 +91,7 @@ def join_run(
         run = open_finished(folder)
         torch.set_num_threads(recorded_threads(folder))
         guest = _receive(folder, run, asked, progress)
-        start = _give_start(run, planned_crowd(run, folder), guest)
+        start = _give_start(folder, run, guest)
         test = _score_start(guest, start)
         alone = None
         if solo:
@@ -113,10 +115,12 @@ def _receive(
     return _Guest(config, data, assemble(plain, [data], progress), warnings)
 
 
-def _give_start(run: FinishedRun, crowd: Federation, guest: _Guest) -> _Start:
+def _give_start(folder: RunFolder, run: FinishedRun, guest: _Guest) -> _Start:
     """Fingerprint the newcomer, find its place and mix its first adapter."""
     client, config = guest.data.id, guest.config
-    sketches = _fingerprint(guest)
+    crowd = planned_crowd(run, folder)
+    sketches, norms = _fingerprint(guest)
+    check_layers(folder, _cohort(crowd).clients, norms)
     prints = _compare(crowd, guest, sketches)
     clusters = planned_clusters(crowd)
     labels = clusters and {c: clusters["labels"][c] for c in prints.clients if c != client}
@@ -132,13 +136,19 @@ def _give_start(run: FinishedRun, crowd: Federation, guest: _Guest) -> _Start:
     return _Start(sketches, prints, place, cohort, adapter)
 
 
-def _fingerprint(guest: _Guest) -> Sketches:
+def _fingerprint(guest: _Guest) -> tuple[Sketches, Norms]:
     plan, state = guest.federation.plan, guest.federation.state
-    found = ask_prints(plan, Desk(state, guest.federation.engine, _nothing, round=0))
+    norms: dict[str, Any] = {}
+
+    def note(event: str, fields: Mapping[str, Any]) -> None:
+        if event == "fingerprinted":
+            norms.update(fields["norms"])
+
+    found = ask_prints(plan, Desk(state, guest.federation.engine, note, round=0))
     if not found:
         reasons = [str(entry["reason"]) for entry in (*state.failures, *state.refused)]
         raise RuntimeError(f"the newcomer gave no usable fingerprint: {'; '.join(reasons)}")
-    return found[guest.data.id]
+    return found[guest.data.id], norms
 
 
 def _compare(crowd: Federation, guest: _Guest, sketches: Sketches) -> Prints:

@@ -29,11 +29,14 @@ from atlas.federation.strategy import STRATEGIES, Strategy, find_strategy
 from atlas.federation.task import ClientData, Task
 from atlas.jobs.answer import adapter_folder
 from atlas.jobs.planning import plan_again
+from atlas.runs.events import read_events
 from atlas.runs.files import write_bytes_atomic
 from atlas.runs.folder import RunFolder, write_text_atomic
 from atlas.runs.summary import read_summary
 
 JOINS = "joins"
+Norms = Mapping[str, Mapping[str, float]]
+"""Length of every layer's gradient in a fingerprint, by part and layer."""
 
 
 @dataclass(frozen=True)
@@ -92,6 +95,37 @@ def planned_crowd(run: FinishedRun, folder: RunFolder) -> Federation:
             "fingerprint"
         )
     return crowd
+
+
+def check_layers(folder: RunFolder, clients: Collection[str], norms: Norms) -> None:
+    """Refuse to compare fingerprints of other layers, as another version may have made them.
+
+    A sketch has the same shape whatever went into it, so shapes do not tell.
+
+    Args:
+        folder: The run, whose events name the layers of every fingerprint.
+        clients: Those the newcomer is compared with.
+        norms: The newcomer's own, by part and layer.
+
+    Raises:
+        InputError: If the layers of any of them differ from the newcomer's.
+    """
+    for event in read_events(folder.events):
+        if event["event"] != "fingerprinted" or event["client"] not in clients:
+            continue
+        for part, there in (event["norms"] or {}).items():
+            differing = _differing(set(there), set(norms.get(part, {})))
+            if differing:
+                raise InputError(
+                    f"{folder.plan}: the fingerprint of {event['client']} was made of other layers "
+                    f"than this version takes ({', '.join(sorted(differing))}); run it again"
+                )
+
+
+def _differing(there: set[str], here: set[str]) -> set[str]:
+    """Layers that only one side has; a head counts where both have one."""
+    heads = [{name for name in side if name.startswith("head/")} for side in (there, here)]
+    return there ^ here if all(heads) else (there - heads[0]) ^ (here - heads[1])
 
 
 def final_adapter(run: FinishedRun, layout: Layout, member: Member) -> dict[str, Tensor]:

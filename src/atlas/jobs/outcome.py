@@ -36,7 +36,7 @@ class Outcome:
         return self.case.name
 
     def task_means(self, part: str) -> dict[str, float]:
-        """The clients' `score` or `majority`, averaged task by task."""
+        """The clients' `score`, `majority` or `alone`, averaged task by task."""
         return mean_by_key({self.task_of(c): v} for c, v in self.summary[part]["clients"].items())
 
     def task_of(self, client: str) -> str:
