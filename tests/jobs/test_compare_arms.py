@@ -37,7 +37,7 @@ def test_arms_are_compared_like_combinations(tmp_path, monkeypatch):
     assert json.loads((folder / "compare.json").read_text()) == result
     written = list(csv.DictReader((folder / "compare.csv").open()))
     assert [row["arm"] for row in written] == [row["arm"] for row in rows]
-    assert [row["keep_best"] for row in written] == ["", "", "False", "False"]
+    assert [row["keep_best"] for row in written] == ["True", "True", "False", "False"]
     assert (folder / "plots" / "arms.png").stat().st_size > 0
 
     # Other labels are other words for the same runs, which are read and not run again.

@@ -44,6 +44,8 @@ class RoundLine:
         """The finished line, once the round is over."""
         if name in ("started", "resumed"):
             self.rounds = fields["rounds"]
+        elif name == "planned":
+            return planned_line(fields)
         elif name == "fitted":
             self.losses.append(fields["loss"])
         elif name == "validated":
@@ -67,6 +69,17 @@ class RoundLine:
             line += f"\n  not used: {trouble}"
         self.losses, self.scores, self.trouble = [], [], []
         return line
+
+
+def planned_line(fields: Mapping[str, Any]) -> str:
+    """What was found out before the first round, and what there is to beware of."""
+    line = f"plan  {len(fields['clients'])} fingerprints"
+    clusters = fields.get("clusters")
+    if clusters:
+        line += f"  k = {clusters['k']} by {clusters['method']}"
+        apart = clusters["silhouette"]
+        line += "" if apart is None else f"  silhouette {apart:.2f}"
+    return "\n  ".join([line, *fields["warnings"]])
 
 
 class PlainDisplay:
