@@ -13,6 +13,7 @@ import shutil
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from safetensors.torch import save as save_tensors
 from torch import Tensor
@@ -113,7 +114,8 @@ def check_layers(folder: RunFolder, clients: Collection[str], norms: Norms) -> N
     for event in read_events(folder.events):
         if event["event"] != "fingerprinted" or event["client"] not in clients:
             continue
-        for part, there in (event["norms"] or {}).items():
+        recorded: Any = event.get("norms") or {}
+        for part, there in recorded.items():
             differing = _differing(set(there), set(norms.get(part, {})))
             if differing:
                 raise InputError(
