@@ -50,7 +50,7 @@ def test_a_run_and_all_that_can_be_done_with_it(atlas, tmp_path):
     code, out, err = atlas("run", *TINY, "--json")
     assert code == 0, err
     summary = json.loads(out)
-    assert summary["strategy"] == "fedavg"
+    assert summary["strategy"] == "atlas"
     assert "round 1/1" in err
 
     code, out, _ = atlas("show", "demo", "--json")
