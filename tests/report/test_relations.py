@@ -306,7 +306,7 @@ def test_points_have_the_colour_of_their_cluster_the_marker_of_their_task_and_an
     figure = fingerprint_figure(planned)
     (axes,) = figure.axes
     assert axes.get_title() == (
-        "Fingerprints, 98 % of the variance explained\nreliability: text 0.93, label 0.30"
+        "Fingerprints, 98 % of the variance kept\nreliability: text 0.93, label 0.30"
     )
     assert [text.get_text() for text in axes.texts] == list(planned.clients)
     fills = [to_hex(dots.get_facecolor()[0]) for dots in axes.collections]

@@ -54,7 +54,7 @@ def scatter_title(event: Mapping[str, Any]) -> str:
     """What the fingerprints keep, and how far each part can be relied on."""
     lines = ["Fingerprints"]
     if event.get("explained") is not None:
-        lines[0] += f", {100 * event['explained']:.0f} % of the variance explained"
+        lines[0] += f", {100 * event['explained']:.0f} % of the variance kept"
     parts = [
         f"{name} {facts['reliability']:.2f}"
         for name, facts in (event.get("parts") or {}).items()
