@@ -13,6 +13,10 @@ from atlas.federation.transport import Failure, Ledger, Reply, TaskName, Transpo
 Observe = Callable[[str, Mapping[str, object]], None]
 
 
+def ignore(event: str, fields: Mapping[str, object]) -> None:
+    """Nobody watches."""
+
+
 @dataclass
 class ServerState:
     """What the server remembers between rounds; all of it goes into the checkpoint.

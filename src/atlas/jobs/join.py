@@ -18,7 +18,7 @@ from atlas.config.models import FederationConfig
 from atlas.data.tasks import task_registry
 from atlas.engines.local import Progress
 from atlas.federation.cohort import Adapter, Cohort, initial_cohort
-from atlas.federation.desk import Desk
+from atlas.federation.desk import Desk, ignore
 from atlas.federation.evaluate import Scores, majority_scores
 from atlas.federation.joining import Place, find_place, first_adapter
 from atlas.federation.planning import ask_prints
@@ -95,7 +95,7 @@ def join_run(
         test = _score_start(guest, start)
         alone = None
         if solo:
-            alone = train_alone(guest.config, guest.data, watch or _nothing, progress)["score"]
+            alone = train_alone(guest.config, guest.data, watch or ignore, progress)["score"]
         record = _describe(guest, start, test["score"], alone)
         record["seconds"] = round(time.perf_counter() - began, 3)
         write_join(folder, guest.data.id, _joined(run, guest, start, test, record))
@@ -222,7 +222,3 @@ def _joined(
         task=guest.data.task,
         card=card,
     )
-
-
-def _nothing(event: str, fields: Mapping[str, object]) -> None:
-    """Nobody watches."""

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from atlas.build import build_federation
 from atlas.config.load import load_config
 from atlas.engines.local import Progress
+from atlas.federation.desk import ignore
 from atlas.federation.planning import describe_plan, make_plan
 from atlas.jobs.planning import planned_clusters
 from atlas.jobs.run import Watch
@@ -25,7 +26,7 @@ def plan_run(
     and `budgets` is empty where the strategy plans none.
     """
     federation = build_federation(load_config(source, overrides), progress)
-    make_plan(federation.plan, federation.state, federation.engine, watch or _nothing)
+    make_plan(federation.plan, federation.state, federation.engine, watch or ignore)
     clients = {
         holder.id: {
             "task": holder.data.task.name,
@@ -46,7 +47,3 @@ def plan_run(
         "ranks": {client: list(ranks) for client, ranks in sorted(federation.ranks.items())},
         "budgets": {},
     }
-
-
-def _nothing(event: str, fields: Mapping[str, object]) -> None:
-    """Nobody watches."""

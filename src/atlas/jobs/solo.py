@@ -8,7 +8,6 @@ from atlas.engines.local import Progress
 from atlas.federation.evaluate import Scores
 from atlas.federation.message import decode
 from atlas.federation.rounds import run_rounds
-from atlas.federation.strategy import find_strategy
 from atlas.federation.task import ClientData
 from atlas.jobs.finish import ask_all
 from atlas.jobs.run import Watch
@@ -19,18 +18,14 @@ def train_alone(
 ) -> Scores:
     """Test scores of training alone from the shared start, with what a client of the run had.
 
-    Where the run's clients kept the best of their rounds by validation, so does this one.
-
     Args:
         config: The run's settings, as they hold for this client.
         data: The client.
         watch: Receives the events of the rounds.
         progress: Called with (what, done, total) during long work.
     """
-    keeps = config.keep_best
-    if keeps is None:
-        keeps = find_strategy(config.strategy).keep_best
-    changes = {"strategy": "local", "keep_best": keeps, "alone": keeps}
+    # A shadow of somebody who is alone would only be trained twice.
+    changes = {"strategy": "local", "keep_best": False, "alone": False}
     lonely = assemble(config.model_copy(update=changes), [data], progress)
     watch("started", {"rounds": config.rounds, "after": 0})
     run_rounds(lonely.plan, lonely.state, lonely.engine, watch, lambda state: True)
