@@ -87,7 +87,7 @@ def checkpoint(tmp_path_factory):
 @pytest.fixture(scope="session")
 def backbone_of(checkpoint):
     """A function from a kind of model to its backbone."""
-    return lambda kind: load_backbone(str(checkpoint(kind)))
+    return lambda kind, dtype=torch.float32: load_backbone(str(checkpoint(kind)), dtype=dtype)
 
 
 @pytest.fixture(scope="session")

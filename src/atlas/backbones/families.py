@@ -22,6 +22,7 @@ from atlas.backbones.blocks import (
     rotary,
     rotary_block,
 )
+from atlas.backbones.readout import read_bert, read_distilbert, read_llama, read_mpnet
 from atlas.errors import InputError
 from atlas.federation.backbone import Activation, HeadLayer
 
@@ -45,6 +46,7 @@ class Family:
         reserved: Positions of the position table that no token can take.
         position: Computes what blocks need to know of positions.
         run: Calls one block.
+        read: Calls a block where only one place of each text is wanted.
     """
 
     name: str
@@ -61,6 +63,7 @@ class Family:
     reserved: int = 0
     position: Callable[[Model, Tensor], Position] = no_position
     run: Callable[[Model, Tensor, Tensor, Position], Tensor] = plain_block
+    read: Callable[[Model, Tensor, Tensor, Position, Tensor], Tensor] = read_bert
 
     def head_layers(self, width: int, *, pooled: bool) -> tuple[HeadLayer, ...]:
         """The trained head; a pooler that no checkpoint has trained is its first layer."""
@@ -111,6 +114,7 @@ FAMILIES = (
             "down": "ffn.lin2",
         },
         head=(("pre_classifier", "relu"), ("classifier", "identity")),
+        read=read_distilbert,
     ),
     Family(
         name="mpnet",
@@ -131,6 +135,7 @@ FAMILIES = (
         reserved=2,
         position=relative_bias,
         run=biased_block,
+        read=read_mpnet,
     ),
     Family(
         name="llama",
@@ -152,6 +157,7 @@ FAMILIES = (
         head_bias=False,
         position=rotary,
         run=rotary_block,
+        read=read_llama,
     ),
 )
 

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from atlas.backbones.blocks import Context, Model, Tokenizer, attention_kinds, attention_mask
 from atlas.backbones.families import find_family
 from atlas.backbones.generation import generate_greedily, take_stop_tokens
+from atlas.backbones.readout import pick
 from atlas.backbones.tokens import (
     Specials,
     causal_inputs,
@@ -155,13 +156,33 @@ class TransformerBackbone:
 
     def features(self, hidden: Tensor, mask: Tensor) -> Tensor:
         """What the classification head reads [N, D], from the last block's output."""
+        return self._read(pick(hidden, self._read_places(mask)))
+
+    def last_features(self, hidden: Tensor, mask: Tensor, context: object) -> Tensor:
+        """What the classification head reads [N, D], from the last block's input.
+
+        The same as `features` of the block's output, without what nobody reads of it.
+        """
+        given, last = cast(Context, context), self.depth - 1
+        allowed = given.masks[self._kinds[last]]
+        places = self._read_places(mask)
+        return self._read(
+            self.family.read(self._blocks[last], hidden, allowed, given.position, places)
+        )
+
+    def _read_places(self, mask: Tensor) -> Tensor:
+        """Where the head reads: an encoder's first token, a causal model's last [N]."""
         if not self.can_generate:
-            first: Tensor = self.body.pooler(hidden) if self._pooled else hidden[:, 0]
-            return first
-        last = (mask.long().sum(dim=1) - 1).clamp_min(0)
-        rows = torch.arange(len(hidden), device=hidden.device)
-        final: Tensor = self.body.norm(hidden[rows, last])
-        return final
+            return torch.zeros(len(mask), dtype=torch.long, device=mask.device)
+        return (mask.long().sum(dim=1) - 1).clamp_min(0)
+
+    def _read(self, here: Tensor) -> Tensor:
+        """From the last block's output at the place that is read [N, 1, D] to features [N, D]."""
+        if self.can_generate:
+            final: Tensor = self.body.norm(here)[:, 0]
+            return final
+        first: Tensor = self.body.pooler(here) if self._pooled else here[:, 0]
+        return first
 
     def vocabulary_logits(self, hidden: Tensor) -> Tensor:
         """Language-model logits [..., V] from rows of the last block's output [..., D]."""

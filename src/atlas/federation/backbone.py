@@ -95,6 +95,13 @@ class Backbone(Protocol):
         """What the classification head reads [N, D], from the last block's output."""
         ...
 
+    def last_features(self, hidden: Tensor, mask: Tensor, context: object) -> Tensor:
+        """What the classification head reads [N, D], from the last block's input.
+
+        As `features` after the last `block`; only what the head reads need be computed.
+        """
+        ...
+
     def vocabulary_logits(self, hidden: Tensor) -> Tensor:
         """Language-model logits [..., V] from rows of the last block's output [..., D]."""
         ...

@@ -141,11 +141,12 @@ def run(model: Model, stack: Stack, batch: Batch) -> Outcome:
     mask = batch.mask.reshape(n * b, length)
     context = model.backbone.context(hidden, mask)
     with adapters_active(model, stack):
-        for block in range(model.first_block, model.backbone.depth):
+        for block in range(model.first_block, model.backbone.depth - 1):
             hidden = model.backbone.block(block, hidden, context)
-    if batch.targets is None:
-        features = model.backbone.features(hidden, mask).reshape(n, b, -1)
-        return _classify(model.layout, stack, features, batch)
+        if batch.targets is None:
+            features = model.backbone.last_features(hidden, mask, context).reshape(n, b, -1)
+            return _classify(model.layout, stack, features, batch)
+        hidden = model.backbone.block(model.backbone.depth - 1, hidden, context)
     return _predict_tokens(model.backbone, hidden, batch)
 
 
