@@ -92,7 +92,7 @@ def pick_mask(mask: Tensor, at: Tensor) -> Tensor:
 
 def _heads(values: Tensor, width: int) -> Tensor:
     """[N, T, D] -> [N, H, T, E]; norms over a head's width do not mind the order."""
-    return values.unflatten(-1, (-1, width)).transpose(1, 2)
+    return values.reshape(*values.shape[:2], -1, width).transpose(1, 2)
 
 
 def _turn(heads: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
