@@ -1,5 +1,8 @@
 """Small clients and federations that tests share."""
 
+import os
+import signal
+
 import numpy as np
 
 from atlas.federation.task import ClientData, Example, Task
@@ -76,3 +79,13 @@ def padding_is_zero(cohort):
         if bool(a[unused].any()) or bool(b.transpose(1, 2)[unused].any()):
             return False
     return True
+
+
+def stop_after(number):
+    """A watcher that asks the run to stop in a round, as Ctrl-C would."""
+
+    def watch(event, fields):
+        if event == "round_started" and fields["round"] == number:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    return watch

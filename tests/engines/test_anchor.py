@@ -7,11 +7,12 @@ from atlas.build import assemble
 from atlas.engines import training
 from atlas.engines.delivery import final_cohort, validate
 from atlas.errors import InputError
-from atlas.federation.client import Anchor, Clock, fit
+from atlas.federation.client import Clock, fit
 from atlas.federation.cohort import adapter_sha256
 from atlas.federation.forward import stack_cohorts
 from atlas.federation.message import decode, encode
 from atlas.federation.rounds import run_round
+from atlas.federation.stepping import Anchor
 from atlas.federation.transport import Failure
 from atlas.ops.anchor import pull
 from atlas.ops.lowrank import delta

@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -17,9 +18,11 @@ from atlas.federation.deliver import (
 )
 from atlas.federation.desk import Desk, ServerState
 from atlas.federation.message import Message, MessageError, decode, encode
+from atlas.federation.strategy import Strategy, identity
 
 LAYOUT = Layout("law", ("m0",), ((5, 4),), (HeadLayer("classifier", 5, 0, True, "identity"),), 16.0)
 NAMES = ("c0", "c1", "c2")
+PLAIN = Strategy(name="plain", relation=identity)
 
 
 def make_cohort(seed=0):
@@ -58,12 +61,12 @@ class Clients:
         return encode({}, self.answers.get(client, {"accept": 1.0, "pick": 0, "sha256": held}))
 
 
-def send(clients, mixed, weights, asked=NAMES, refused=()):
+def send(clients, mixed, weights, asked=NAMES, refused=(), rule=PLAIN):
     events = []
     state = ServerState({"law": mixed[0]})
     desk = Desk(state, clients, lambda event, fields: events.append((event, fields)), round=3)
     desk.refused |= set(refused)
-    return deliver(desk, mixed, weights, set(asked)), state, events
+    return deliver(desk, mixed, weights, set(asked), rule), state, events
 
 
 def equal(one, two):
@@ -190,6 +193,26 @@ def test_who_keeps_its_own_is_sent_nothing_unless_its_reply_was_refused():
     send(clients, [*mixed, make_cohort(2)], [identity, keeps])
     assert {name: len(got) for name, got in clients.got.items()} == {"c0": 0, "c1": 2, "c2": 0}
     send(clients, mixed, [torch.stack([identity, keeps])])
+    assert {name: len(got) for name, got in clients.got.items()} == {"c0": 0, "c1": 1, "c2": 0}
+
+
+def test_only_what_travels_is_sent():
+    clients, mixed = Clients(), [make_cohort(1)]
+    rule = replace(PLAIN, trains="b", heads="personal")
+    _, state, _ = send(clients, mixed, [random_weights(1)], rule=rule)
+    assert not state.failures
+    for name in NAMES:
+        assert equal(clients.got[name][0], {"lora_b/m0": mixed[0].take(name)["lora_b/m0"]})
+
+
+def test_where_mixtures_are_merged_all_start_again_or_nobody_does():
+    rule = replace(PLAIN, deliver="merge")
+    identity_rows, weights = torch.eye(3, dtype=torch.float64), random_weights(1)
+    keeps = torch.stack([identity_rows[0], weights[1], identity_rows[2]])
+    clients, mixed = Clients(), [make_cohort(1)]
+    send(clients, mixed, [keeps], rule=rule)
+    assert {name: len(got) for name, got in clients.got.items()} == dict.fromkeys(NAMES, 1)
+    send(clients, mixed, [identity_rows], refused=["c1"], rule=rule)
     assert {name: len(got) for name, got in clients.got.items()} == {"c0": 0, "c1": 1, "c2": 0}
 
 

@@ -12,9 +12,10 @@ from atlas.build import assemble
 from atlas.config.relations import ClusterSettings, FingerprintSettings, RelationSettings
 from atlas.federation import strategies
 from atlas.federation.backbone import HeadLayer
-from atlas.federation.cohort import Layout, Member, initial_cohort, mix_cohort
+from atlas.federation.cohort import Layout, Member, initial_cohort
 from atlas.federation.desk import ServerState
 from atlas.federation.message import decode, encode
+from atlas.federation.mixture import mix_cohort
 from atlas.federation.plan import Plan
 from atlas.federation.planned import Planned, describe_planned, plan_cohort
 from atlas.federation.planning import make_plan

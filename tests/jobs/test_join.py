@@ -116,7 +116,8 @@ def test_a_newcomer_is_fingerprinted_as_the_runs_clients_were(folder):
     plain = newcomer_config(run.config, Newcomer(folder.path), data.id, data.task)
     guest = assemble(plain, [data])
     observe = Desk(guest.state, guest.engine, lambda event, fields: None, round=0)
-    (again,) = ask_prints(guest.plan, observe).values()
+    (told,) = ask_prints(guest.plan, observe).values()
+    again = told.sketches
     kept = crowd.state.planned["tiny"].sketches["sentiment-1"]
     assert set(again) == set(kept)
     for name, value in again.items():

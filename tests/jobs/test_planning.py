@@ -80,7 +80,7 @@ def test_a_run_without_its_fingerprints_is_not_resumed(tmp_path, monkeypatch):
     saved = sorted(p for p in (path / "plan").rglob("*") if p.is_file())
     data = {file: file.read_bytes() for file in saved}
     shutil.rmtree(path / "plan")
-    with pytest.raises(InputError, match="fingerprints of this run are missing"):
+    with pytest.raises(InputError, match="plan of this run is missing"):
         resume_run(path)
     for file, content in data.items():
         file.parent.mkdir(parents=True, exist_ok=True)

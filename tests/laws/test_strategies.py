@@ -1,12 +1,15 @@
 """Every registered strategy against every law."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 from atlas.errors import InputError
 from atlas.federation import strategies
 from atlas.federation.backbone import HeadLayer
-from atlas.federation.cohort import Layout, Member, initial_cohort, mix_cohort
+from atlas.federation.cohort import Layout, Member, initial_cohort
+from atlas.federation.mixture import mix_cohort
 from atlas.federation.strategy import STRATEGIES, Strategy, View, find_strategy, identity, register
 from atlas.ops.affinity import unit_rows
 from atlas.ops.lowrank import delta
@@ -29,6 +32,7 @@ def make_view(n=4):
         round=1,
         features=unit_rows(torch.randn(n, 3, generator=draw, dtype=torch.float64)),
         clusters=(0, 1, 0, 1)[:n],
+        norms=torch.tensor([2.0, 0.5, 1.5, 4.0][:n], dtype=torch.float64),
     )
 
 
@@ -68,13 +72,14 @@ def test_w_is_row_stochastic(name):
 def test_client_order_is_irrelevant(name):
     view = make_view()
     order = [2, 0, 3, 1]
-    shuffled = View(
-        tuple(view.clients[i] for i in order),
-        view.examples[order],
-        tuple(view.tasks[i] for i in order),
-        view.round,
-        view.features[order],
-        tuple(view.clusters[i] for i in order),
+    shuffled = replace(
+        view,
+        clients=tuple(view.clients[i] for i in order),
+        examples=view.examples[order],
+        tasks=tuple(view.tasks[i] for i in order),
+        features=view.features[order],
+        clusters=tuple(view.clusters[i] for i in order),
+        norms=view.norms[order],
     )
     relation = STRATEGIES[name].relation
     assert torch.allclose(relation(shuffled), relation(view)[order][:, order])
@@ -108,25 +113,82 @@ def test_a_single_client_keeps_its_own(name):
 def test_ranks_padding_dtype_and_names_are_kept(name):
     cohort = make_cohort()
     mixed = apply(STRATEGIES[name], cohort, make_view())
-    assert mixed.members == cohort.members
     assert padding_is_zero(mixed)
-    assert {k: (v.shape, v.dtype) for k, v in mixed.tensors.items()} == {
-        k: (v.shape, v.dtype) for k, v in cohort.tensors.items()
+    assert mixed.clients == cohort.clients
+    assert {k: v.dtype for k, v in mixed.tensors.items()} == {
+        k: v.dtype for k, v in cohort.tensors.items()
     }
+    if STRATEGIES[name].space == "stack":
+        # Whoever is stacked has the ranks of all.
+        assert all(member.ranks == (11, 12) for member in mixed.members)
+        return
+    assert mixed.members == cohort.members
+    assert all(v.shape == cohort.tensors[k].shape for k, v in mixed.tensors.items())
+
+
+def exact_mixture(cohort, weights, k):
+    """The sum over clients of W times what each of them changes."""
+    own = changes(cohort)
+    return sum(weights[k, j] * own[j] for j in range(len(own)))
+
+
+def cut_mixture(cohort, weights, k):
+    u, s, vh = torch.linalg.svd(exact_mixture(cohort, weights, k), full_matrices=False)
+    rank = cohort.members[k].ranks[0]
+    return (u[:, :rank] * s[:rank]) @ vh[:rank]
+
+
+def padded_factors(cohort, weights, k):
+    """Means of A and of the scaled B slot by slot; whoever lacks a slot counts as zero."""
+    rank, scales = cohort.members[k].ranks[0], cohort.scales(0)
+    a = torch.zeros(rank, 9, dtype=torch.float64)
+    scaled_b = torch.zeros(7, rank, dtype=torch.float64)
+    for j, client in enumerate(cohort.clients):
+        adapter = cohort.take(client)
+        for slot in range(min(rank, cohort.members[j].ranks[0])):
+            a[slot] += weights[k, j] * adapter["lora_a/m0"][slot]
+            scaled_b[:, slot] += weights[k, j] * scales[j] * adapter["lora_b/m0"][:, slot]
+    return a, scaled_b
+
+
+def padded_mixture(cohort, weights, k):
+    a, scaled_b = padded_factors(cohort, weights, k)
+    return scaled_b @ a
+
+
+def mixture_under_own_a(cohort, weights, k):
+    return padded_factors(cohort, weights, k)[1] @ cohort.take(f"c{k}")["lora_a/m0"]
+
+
+TWINS = {
+    "product": cut_mixture,
+    "svd": cut_mixture,
+    "stack": exact_mixture,
+    "factors": padded_mixture,
+    "b": mixture_under_own_a,
+}
 
 
 @every_strategy
 def test_mixture_equals_a_naive_double_loop(name):
     strategy, view, cohort = STRATEGIES[name], make_view(), make_cohort()
-    weights, own = strategy.relation(view), changes(cohort)
+    weights = strategy.relation(view)
     found = changes(apply(strategy, cohort, view))
     for k in range(4):
-        wanted = torch.zeros_like(own[0])
-        for j in range(4):
-            wanted += weights[k, j] * own[j]
-        u, s, vh = torch.linalg.svd(wanted, full_matrices=False)
-        rank = cohort.members[k].ranks[0]
-        assert torch.allclose(found[k], (u[:, :rank] * s[:rank]) @ vh[:rank], atol=1e-10)
+        wanted = TWINS[strategy.space](cohort, weights, k)
+        assert torch.allclose(found[k], wanted, atol=1e-10), strategy.space
+
+
+@every_strategy
+def test_what_is_not_trained_is_neither_mixed_nor_sent(name):
+    strategy, cohort = STRATEGIES[name], make_cohort()
+    mixed = apply(strategy, cohort, make_view())
+    for key, value in cohort.tensors.items():
+        if not strategy.travels(key):
+            assert torch.equal(mixed.tensors[key], value)
+    assert strategy.travels("lora_b/m0")
+    assert strategy.travels("lora_a/m0") == (strategy.trains == "both")
+    assert strategy.travels("head/classifier.bias") == (strategy.heads == "mix")
 
 
 @every_strategy

@@ -17,12 +17,12 @@ from atlas.report.plan_tables import plan_view
 from atlas.report.planned import Planned, read_planned
 from atlas.report.relations import (
     accuracy_figure,
-    file_suffixes,
     last_mixture,
     plot_relations,
     relation_figures,
     tried_figure,
 )
+from atlas.report.saving import file_suffixes
 from atlas.report.scatter import fingerprint_figure
 from atlas.runs.events import EventLog, read_events
 from atlas.runs.folder import RunFolder

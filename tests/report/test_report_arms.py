@@ -70,6 +70,26 @@ def test_lines_of_a_sweep_are_named_by_arm():
     assert "control, rounds=1" in labels and "alone=false, rounds=2" in labels
 
 
+def with_errors(result, *errors):
+    """The same study, its rows with these errors in turn."""
+    for number, row in enumerate(result["rows"]):
+        row["error"] = errors[number % len(errors)]
+    return result
+
+
+def test_errors_are_shown_where_some_mixture_is_inexact():
+    axes = {"strategy": ["a", "b"], "seed": [0, 1]}
+    lines = printed(with_errors(study(axes), 0.25, 0.75, None, None))
+    names = next(line for line in lines if line[:1] == ["strategy"])
+    assert names[names.index("seconds") + 1] == "error"
+    costs = [line[5:8] for line in lines if line[:1] in (["a"], ["b"]) and "2" in line[:2]]
+    assert costs[0][2] == "0.5", "the mean over seeds"
+    assert "0.5" not in costs[1], "an arm that mixes nothing has none"
+    for exact in ((None,), (1e-10, 0.0)):
+        table = printed(with_errors(study(axes), *exact))
+        assert not any("error" in line for line in table)
+
+
 def test_distances_are_shown_where_relations_are_compared():
     lines = printed(with_distances(study(ETA)))
     header = "relation.eta seeds mean spread worst MB seconds distance last p (t) p (W) d"

@@ -36,6 +36,10 @@ FULL = MINIMAL | {
     "alone": {"mean": 0.5, "clients": {"a": 0.4, "b": 0.6}},
     "gain": {"mean": 0.1, "worst": 0.1},
     "clusters": {"k": 1, "silhouette": None, "purity": 1, "ari": 0, "labels": {"a": 0, "b": 0}},
+    "budgets": {
+        "a": {"device": "phone", "budget": 90, "used": 80, "valid": True, "measured": 85},
+        "b": {"device": "", "budget": 90, "used": 80, "valid": True, "measured": None},
+    },
 }
 
 
@@ -54,7 +58,8 @@ def test_every_key_has_its_form(key):
     broken[key] = {"surprise": 1}
     assert not is_valid(broken)
     del broken[key]
-    assert is_valid(broken) == (key == "clusters"), "only clusters may be left out by itself"
+    free = ("clusters", "budgets")
+    assert is_valid(broken) == (key in free), "only these may be left out by themselves"
 
 
 @pytest.mark.parametrize(

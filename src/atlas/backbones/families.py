@@ -47,6 +47,7 @@ class Family:
         position: Computes what blocks need to know of positions.
         run: Calls one block.
         read: Calls a block where only one place of each text is wanted.
+        scores: Tables of attention over all pairs of tokens that a head keeps for training.
     """
 
     name: str
@@ -64,6 +65,7 @@ class Family:
     position: Callable[[Model, Tensor], Position] = no_position
     run: Callable[[Model, Tensor, Tensor, Position], Tensor] = plain_block
     read: Callable[[Model, Tensor, Tensor, Position, Tensor], Tensor] = read_bert
+    scores: int = 0
 
     def head_layers(self, width: int, *, pooled: bool) -> tuple[HeadLayer, ...]:
         """The trained head; a pooler that no checkpoint has trained is its first layer."""
@@ -136,6 +138,7 @@ FAMILIES = (
         position=relative_bias,
         run=biased_block,
         read=read_mpnet,
+        scores=1,
     ),
     Family(
         name="llama",

@@ -14,6 +14,7 @@ from atlas.backbones.blocks import Context, Model, Tokenizer, attention_kinds, a
 from atlas.backbones.families import find_family
 from atlas.backbones.generation import generate_greedily, take_stop_tokens
 from atlas.backbones.readout import pick
+from atlas.backbones.sizes import weigh
 from atlas.backbones.tokens import (
     Specials,
     causal_inputs,
@@ -23,7 +24,7 @@ from atlas.backbones.tokens import (
     tokenizer_identity,
 )
 from atlas.errors import InputError
-from atlas.federation.backbone import Inputs
+from atlas.federation.backbone import Footprint, Inputs
 from atlas.federation.task import Example, Task
 
 
@@ -219,6 +220,11 @@ class TransformerBackbone:
             digest.update(f"{name}|{value.dtype}|{tuple(value.shape)}|".encode())
             digest.update(value.reshape(-1).view(torch.uint8).numpy())
         return digest.hexdigest()
+
+    @cached_property
+    def size(self) -> Footprint:
+        """What the model takes on a device."""
+        return weigh(self.model, self.family, self._embeddings, self._blocks, self.config)
 
     @cached_property
     def weights_id(self) -> str:

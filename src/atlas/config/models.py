@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from atlas.config.base import Positive, Settings, Share
+from atlas.config.capacity import DeviceSettings, RankSettings, SplitSettings
 from atlas.config.relations import ClusterSettings, FingerprintSettings, RelationSettings
 
 CLIENT_ID = r"^[A-Za-z0-9_-]{1,64}$"
@@ -161,6 +162,11 @@ class FederationConfig(Settings):
     )
     backbone: BackboneSettings = BackboneSettings()
     adapter: AdapterSettings = AdapterSettings()
+    ranks: RankSettings = RankSettings()
+    split: SplitSettings = SplitSettings()
+    devices: dict[str, DeviceSettings] = Field(
+        default_factory=dict, description="devices of the user's own, beside the built-in ones"
+    )
     train: TrainSettings = TrainSettings()
     fingerprint: FingerprintSettings = FingerprintSettings()
     clusters: ClusterSettings = ClusterSettings()

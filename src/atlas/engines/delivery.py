@@ -17,7 +17,7 @@ from atlas.federation.evaluate import Scores, predict_rows, score_labels
 from atlas.federation.forward import stack_cohorts
 from atlas.federation.store import Rows
 from atlas.ops.metrics import example_weights
-from atlas.ops.mixing import mix_product
+from atlas.ops.mixing import mix_b, mix_product
 from atlas.ops.statistics import lead_of
 
 
@@ -38,13 +38,17 @@ def validate(group: Group, cohort: Cohort, clients: Sequence[str]) -> dict[str, 
 
 
 def blend(own: Cohort, mixture: Cohort, share: float) -> Cohort:
-    """(1 - share) * own + share * mixture for every client, cut to its ranks in its own gauge."""
+    """(1 - share) * own + share * mixture for every client, cut to its ranks in its own gauge.
+
+    Where A is not trained it is the same on both sides, and stays.
+    """
     if share in (0.0, 1.0):
         return mixture if share else own
     tensors = {
         name: value.lerp(mixture.tensors[name], share) for name, value in own.tensors.items()
     }
     weights = torch.tensor([[1 - share, share], [0.0, 1.0]], dtype=torch.float64)
+    mix = mix_b if own.trains == "b" else mix_product
     for i, module in enumerate(own.layout.modules):
         a, b = f"lora_a/{module}", f"lora_b/{module}"
         tensors[a], tensors[b] = tensors[a].clone(), tensors[b].clone()
@@ -53,7 +57,7 @@ def blend(own: Cohort, mixture: Cohort, share: float) -> Cohort:
             pair_b = torch.stack([own.tensors[b][row], mixture.tensors[b][row]])
             ranks = own.ranks(i)[[row, row]].to(pair_a.device)
             scales = own.scales(i)[[row, row]].to(pair_a.device)
-            new_a, new_b = mix_product(pair_a, pair_b, ranks, scales, weights.to(pair_a.device))
+            new_a, new_b = mix(pair_a, pair_b, ranks, scales, weights.to(pair_a.device))
             tensors[a][row], tensors[b][row] = new_a[0], new_b[0]
     return replace(own, tensors=tensors)
 

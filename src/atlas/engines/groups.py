@@ -8,11 +8,12 @@ from typing import Literal
 
 import torch
 
-from atlas.federation.client import Lesson, Moments
+from atlas.federation.client import Lesson
 from atlas.federation.cohort import Cohort
 from atlas.federation.evaluate import Limits
 from atlas.federation.forward import Model
 from atlas.federation.holder import Holder
+from atlas.federation.stepping import Moments
 from atlas.federation.store import ExampleStore, Part
 
 ACCEPTS = (0.0, 0.25, 0.5, 0.75, 1.0)
@@ -34,6 +35,8 @@ class Group:
         keeps_best: Whether clients end with the better of federated and alone.
         shares: How much of a mixture a client may take; where there is a choice, its validation
             data makes it.
+        deliver: Whether a mixture takes an adapter's place or is merged; see `Strategy`.
+        splits: Blocks that a client runs itself, where a server runs the rest.
         moments: Optimiser moments and step counts by arm, where they are kept.
         accepts: Share of the mixture each client took last.
     """
@@ -45,6 +48,8 @@ class Group:
     anchor: Literal["none", "start", "global"] = "none"
     keeps_best: bool = False
     shares: tuple[float, ...] = (1.0,)
+    deliver: Literal["replace", "merge"] = "replace"
+    splits: dict[str, int] = field(default_factory=dict)
     moments: dict[str, tuple[Moments, torch.Tensor]] = field(default_factory=dict)
     accepts: dict[str, float] = field(default_factory=dict)
     _store: ExampleStore | None = None

@@ -7,8 +7,10 @@ from functools import partial
 
 from atlas.config.models import TrainSettings
 from atlas.config.relations import FingerprintSettings
+from atlas.engines.capacity import take_ranks, take_split, tell_capacity, trial_bytes
 from atlas.engines.delivery import arm_in_use, choose_best, final_cohort, replace_held, validate
 from atlas.engines.groups import Group
+from atlas.engines.merging import merge_held, whole_adapter
 from atlas.engines.printing import print_group
 from atlas.engines.snapshot import load_client, save_client
 from atlas.engines.testing import score_on_test
@@ -32,7 +34,7 @@ class LocalEngine:
         groups: Clients by what they can share a forward pass with.
         settings: Local training.
         clock: Run seed and length of the run; the round comes with each task.
-        heads: `personal` heads are kept out of replies.
+        travels: Whether the tensor of a name may leave a client.
         progress: Called with (what, done, total) during long work.
     """
 
@@ -42,13 +44,13 @@ class LocalEngine:
         settings: TrainSettings,
         *,
         clock: Clock,
-        heads: str,
+        travels: Callable[[str], bool],
         progress: Progress | None = None,
     ) -> None:
         self.groups = list(groups)
         self.settings = settings
         self.clock = clock
-        self.heads = heads
+        self.travels = travels
         self.progress = progress
         self._group_of = {c: group for group in groups for c in group.holders}
 
@@ -56,6 +58,8 @@ class LocalEngine:
         """Run a task at clients of this process; see `Transport`."""
         handlers = {
             "fingerprint": self._fingerprint,
+            "capacity": self._capacity,
+            "assign": self._assign,
             "fit": self._fit,
             "deliver": self._deliver,
             "evaluate": self._evaluate,
@@ -116,18 +120,21 @@ class LocalEngine:
 
     def _outgoing(self, group: Group, client: str) -> Adapter:
         adapter = group.arms["held"].take(client)
-        if self.heads == "personal":
-            return {k: v for k, v in adapter.items() if not k.startswith("head/")}
-        return adapter
+        return {name: value for name, value in adapter.items() if self.travels(name)}
 
     def _deliver(self, group: Group, asked: Mapping[str, Message]) -> dict[str, Reply]:
         offers = {client: unpack_mixtures(message) for client, message in asked.items()}
         one = group.shares == (1.0,) and all(len(found) <= 1 for found in offers.values())
-        taken = (replace_held if one else choose_best)(group, offers)
+        if group.deliver == "merge":
+            taken = merge_held(group, offers, self.clock.seed)
+        else:
+            taken = (replace_held if one else choose_best)(group, offers)
         group.accepts.update({client: found.accept for client, found in taken.items()})
         replies: dict[str, Reply] = {}
         for client, found in taken.items():
-            sha256 = adapter_sha256(self._outgoing(group, client))
+            # What was merged is no longer in the adapter; the client names what it added.
+            merged = group.deliver == "merge" and offers[client]
+            sha256 = adapter_sha256(offers[client][0] if merged else self._outgoing(group, client))
             facts = {"accept": found.accept, "pick": found.pick, "sha256": sha256}
             replies[client] = encode({}, facts)
         return replies
@@ -141,6 +148,24 @@ class LocalEngine:
             client: encode(one.sketches, {"examples": one.examples, "norms": one.norms})
             for client, one in found.items()
         }
+
+    def _capacity(self, group: Group, asked: Mapping[str, Message]) -> dict[str, Reply]:
+        return {client: encode({}, tell_capacity(group, client)) for client in asked}
+
+    def _assign(self, group: Group, asked: Mapping[str, Message]) -> dict[str, Reply]:
+        ranks = {client: message.facts["ranks"] for client, message in asked.items()}
+        take_ranks(group, ranks, self.clock.seed)
+        for client, message in asked.items():
+            take_split(group, client, message.facts.get("point"))
+        replies: dict[str, Reply] = {}
+        for number, (client, message) in enumerate(asked.items(), start=1):
+            took = None
+            if message.facts["trial"]:
+                took = trial_bytes(group, client, self.settings, self.clock.seed)
+            replies[client] = encode({}, {"bytes": took})
+            if self.progress:
+                self.progress("ranks", number, len(asked))
+        return replies
 
     def _evaluate(self, group: Group, asked: Mapping[str, Message]) -> dict[str, Reply]:
         facts = next(iter(asked.values())).facts
@@ -157,7 +182,7 @@ class LocalEngine:
     def _adapter(self, group: Group, asked: Mapping[str, Message]) -> dict[str, Reply]:
         arm = next(iter(asked.values())).facts["arm"]
         cohort = final_cohort(group, arm)
-        return {client: encode(cohort.take(client), {}) for client in asked}
+        return {client: encode(whole_adapter(cohort, client), {}) for client in asked}
 
     def _save(self, group: Group, asked: Mapping[str, Message]) -> dict[str, Reply]:
         return {client: save_client(group, client) for client in asked}

@@ -8,8 +8,9 @@ import torch
 
 from atlas.config.models import TrainSettings
 from atlas.engines.groups import Group
-from atlas.federation.client import Anchor, Clock, Fitted, Moments, Progress, fit, fresh_moments
+from atlas.federation.client import Clock, Fitted, Progress, fit
 from atlas.federation.forward import stack_cohorts
+from atlas.federation.stepping import Anchor, Moments, fresh_moments
 
 TRAINED_ARMS = ("held", "shadow", "personal")
 PULLED = {"start": "held", "global": "personal"}
@@ -45,6 +46,7 @@ def fit_group(
         clock,
         carried=carried,
         anchor=anchor,
+        points=[group.splits.get(client) for _ in arms for client in clients],
         progress=progress,
     )
     sound = finite_rows(fitted)
@@ -56,9 +58,18 @@ def fit_group(
             _keep(group, arm, owners, fitted, rows)
     return {
         client: {"loss": float(fitted.losses[row]), "steps": int(fitted.steps[row])}
+        | _carried_bytes(fitted, row, client in group.splits)
         for row, client in enumerate(clients)
         if sound[row]
     }
+
+
+def _carried_bytes(fitted: Fitted, row: int, split: bool) -> dict[str, float]:
+    """What the held adapter's steps sent up and down; its shadow's steps are not the method's."""
+    if not split:
+        return {}
+    wire = fitted.wire
+    return {"split_up": wire.up.get(row, 0), "split_down": wire.down.get(row, 0)}
 
 
 def finite_rows(fitted: Fitted) -> list[bool]:

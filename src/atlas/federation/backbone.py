@@ -5,7 +5,7 @@ Letters in shapes: N examples, T tokens, D width, V vocabulary, L labels.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
@@ -55,6 +55,38 @@ class HeadLayer:
     activation: Activation
 
 
+@dataclass(frozen=True)
+class Footprint:
+    """What one backbone takes.
+
+    Attributes:
+        embeddings: Bytes of the weights below the first block.
+        blocks: Bytes of each block's weights.
+        top: Bytes of the weights above the last block.
+        itemsize: Bytes of one activation.
+        width: Numbers a block passes on per token.
+        kept: Numbers per token that a whole block keeps for its backward pass.
+        read: The same for the last block, where a head reads one place of each text only.
+        passing: Numbers per token that live for a moment beside those.
+        scores: Numbers per pair of tokens that a block keeps.
+        inputs: By module: which input its adapter keeps beyond that, and its width. Modules that
+            share an input keep it once.
+        vocabulary: Entries of the vocabulary; zero for an encoder.
+    """
+
+    embeddings: int
+    blocks: tuple[int, ...]
+    top: int
+    itemsize: int
+    width: int
+    kept: int
+    read: int
+    passing: int
+    scores: int
+    inputs: Mapping[str, tuple[str, int]]
+    vocabulary: int
+
+
 class Backbone(Protocol):
     """A frozen model in eval mode, cut into embed, blocks and head."""
 
@@ -66,6 +98,11 @@ class Backbone(Protocol):
     head_layers: tuple[HeadLayer, ...]
     can_generate: bool
     max_positions: int
+
+    @property
+    def size(self) -> Footprint:
+        """What the model takes on a device."""
+        ...
 
     def tokenize(self, task: Task, examples: Sequence[Example], max_length: int) -> Inputs:
         """Tokenise examples; causal answers are never truncated away, prompts are."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -11,13 +11,13 @@ from torch import Tensor
 
 from atlas.config.models import TrainSettings
 from atlas.federation.early_stop import EarlyStop
-from atlas.federation.forward import Stack, run
+from atlas.federation.forward import Stack
+from atlas.federation.split import Wire
+from atlas.federation.stepping import Anchor, Moments, State, Turn, fresh_moments
 from atlas.federation.store import ExampleStore, Rows
-from atlas.ops.anchor import pull
-from atlas.ops.optim import adamw_update, clip_factors, per_client, rate_at
+from atlas.ops.optim import rate_at
 from atlas.runs.seeds import generator
 
-Moments = dict[str, tuple[Tensor, Tensor]]
 Progress = Callable[[int, int], None]
 
 
@@ -40,33 +40,18 @@ class Clock:
 
 
 @dataclass(frozen=True)
-class Anchor:
-    """What the rows of a stack are pulled to; see `ops.anchor.pull`.
-
-    Attributes:
-        tensors: As in `Stack`; a row's anchor is in the same place.
-        strength: Factor on each row's pull [n]; zero for rows that are not pulled.
-    """
-
-    tensors: Mapping[str, Tensor]
-    strength: Tensor
-
-    def cost(self, stack: Stack, index: Tensor, modules: Sequence[str]) -> Tensor:
-        """What the pull adds to the objectives of `stack`, the rows in `index` [n]."""
-        there = {name: value.index_select(0, index) for name, value in self.tensors.items()}
-        found = pull(stack.tensors, there, stack.scales, modules)
-        return self.strength.index_select(0, index).to(found.dtype) * found
-
-
-@dataclass(frozen=True)
 class Fitted:
-    """A trained stack: its tensors, mean training loss, steps made and optimiser moments."""
+    """A trained stack: its tensors, mean training loss, steps made and optimiser moments.
+
+    `wire` has the bytes that rows sent and were sent, where their blocks were split.
+    """
 
     stack: Stack
     losses: Tensor
     steps: Tensor
     moments: Moments
     made: Tensor
+    wire: Wire
 
 
 def plan_batches(lesson: Lesson, settings: TrainSettings, clock: Clock) -> list[list[Rows]]:
@@ -84,11 +69,6 @@ def plan_batches(lesson: Lesson, settings: TrainSettings, clock: Clock) -> list[
     return plan
 
 
-def fresh_moments(stack: Stack) -> Moments:
-    """Zero moments for every tensor."""
-    return {k: (torch.zeros_like(v), torch.zeros_like(v)) for k, v in stack.tensors.items()}
-
-
 def fit(  # noqa: PLR0913
     store: ExampleStore,
     stack: Stack,
@@ -98,6 +78,7 @@ def fit(  # noqa: PLR0913
     *,
     carried: tuple[Moments, Tensor] | None = None,
     anchor: Anchor | None = None,
+    points: Sequence[int | None] | None = None,
     progress: Progress | None = None,
 ) -> Fitted:
     """Train every row of a stack on its own lesson.
@@ -113,13 +94,14 @@ def fit(  # noqa: PLR0913
         clock: Where in the run this is.
         carried: Moments and step counts of earlier rounds, if they are kept.
         anchor: What rows are pulled to; losses are told without the pull.
+        points: Where the blocks of each row are split, None for a row that is not.
         progress: Called with (steps made, steps planned) of the longest row.
     """
     plans = [plan_batches(lesson, settings, clock) for lesson in lessons]
     batches = [[batch for epoch in plan for batch in epoch] for plan in plans]
     ends = [set(np.cumsum([len(epoch) for epoch in plan]).tolist()) for plan in plans]
     device = stack.labels.device
-    state = _State(
+    state = State(
         replace(stack, tensors=dict(stack.tensors)),
         dict(carried[0]) if carried else fresh_moments(stack),
         carried[1].clone() if carried else torch.zeros(len(lessons), dtype=torch.long).to(device),
@@ -134,12 +116,15 @@ def fit(  # noqa: PLR0913
         rows = [row for row in sorted(live) if step < len(batches[row])]
         if not rows:
             break
-        for band in store.bands([batches[row][step] for row in rows]):
-            some = [rows[place] for place in band]
-            rates = [_rate(settings, clock, step / len(batches[row])) for row in some]
+        for some in _together(store, rows, [batches[row][step] for row in rows], points):
+            turn = Turn(
+                rows=some,
+                picks=[batches[row][step] for row in some],
+                rates=[_rate(settings, clock, step / len(batches[row])) for row in some],
+                point=points[some[0]] if points else None,
+            )
             index = torch.tensor(some, device=device)
-            picks = [batches[row][step] for row in some]
-            totals[index] += state.step(store, index, picks, rates, settings).to(totals.dtype)
+            totals[index] += state.step(store, turn, settings).to(totals.dtype)
             counts[index] += 1
         if watch:
             done = [row for row in rows if step + 1 in ends[row]]
@@ -147,61 +132,27 @@ def fit(  # noqa: PLR0913
         if progress:
             progress(step + 1, longest)
     final = watch.best if watch else state.stack
-    return Fitted(final, totals / counts.clamp_min(1), counts, state.moments, state.made)
+    losses = totals / counts.clamp_min(1)
+    return Fitted(final, losses, counts, state.moments, state.made, state.wire)
+
+
+def _together(
+    store: ExampleStore,
+    rows: Sequence[int],
+    picks: Sequence[Rows],
+    points: Sequence[int | None] | None,
+) -> list[list[int]]:
+    """Rows that step in one pass: texts of like length, blocks split at the same place."""
+    found = []
+    for band in store.bands(picks):
+        some = [rows[place] for place in band]
+        own = {row: points[row] if points else None for row in some}
+        for point in dict.fromkeys(own.values()):
+            found.append([row for row in some if own[row] == point])
+    return found
 
 
 def _rate(settings: TrainSettings, clock: Clock, share: float) -> float:
     progress = (clock.round - 1 + share) / clock.rounds
     decay = settings.round_decay ** (clock.round - 1)
     return settings.lr * decay * rate_at(settings.schedule, progress, settings.warmup)
-
-
-@dataclass
-class _State:
-    """The moving parts of a fit, and what pulls at them."""
-
-    stack: Stack
-    moments: Moments
-    made: Tensor
-    anchor: Anchor | None
-
-    def step(
-        self,
-        store: ExampleStore,
-        index: Tensor,
-        picks: Sequence[Rows],
-        rates: Sequence[float],
-        settings: TrainSettings,
-    ) -> Tensor:
-        """One AdamW step of the rows in `index`; returns their losses."""
-        rows = self.stack.rows(index)
-        leaves = {name: value.detach().requires_grad_() for name, value in rows.tensors.items()}
-        moving = replace(rows, tensors=leaves)
-        losses = run(store.model, moving, store.batch(picks)).client_losses()
-        objective = losses
-        if self.anchor is not None:
-            objective = losses + self.anchor.cost(moving, index, store.model.layout.modules)
-        found = torch.autograd.grad(objective.sum(), list(leaves.values()))
-        grads = dict(zip(leaves, found, strict=True))
-        if settings.clip is not None:
-            factors = clip_factors(grads.values(), settings.clip)
-            grads = {name: grad * per_client(factors, grad) for name, grad in grads.items()}
-        self.made[index] += 1
-        lr = torch.tensor(rates, dtype=torch.float64, device=index.device)
-        head_factor = (settings.head_lr or settings.lr) / settings.lr
-        for name, grad in grads.items():
-            first, second = self.moments[name]
-            value, moments = adamw_update(
-                rows.tensors[name],
-                grad,
-                (first.index_select(0, index), second.index_select(0, index)),
-                steps=self.made[index],
-                lr=lr * head_factor if name.startswith("head/") else lr,
-                weight_decay=settings.weight_decay,
-            )
-            self.stack.tensors[name] = self.stack.tensors[name].index_copy(0, index, value)
-            self.moments[name] = (
-                first.index_copy(0, index, moments[0]),
-                second.index_copy(0, index, moments[1]),
-            )
-        return losses.detach()

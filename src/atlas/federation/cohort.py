@@ -9,19 +9,22 @@ stay zero under any optimiser step, so a padded cohort trains exactly like n sep
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from atlas.federation.backbone import HeadLayer
-from atlas.ops.mixing import MIXERS, mix_rows, restrict
+from atlas.ops.span import Layer
 from atlas.runs.seeds import generator
 
 HEAD_STD = 0.02
 Adapter = dict[str, Tensor]
 """One client's tensors under the cohort's names, without padding and without dimension 0."""
+Trains = Literal["both", "b"]
+"""Which factors local training moves: A and B, or B alone, with A left as drawn."""
 
 
 @dataclass(frozen=True)
@@ -65,11 +68,22 @@ class Member:
 
 @dataclass(frozen=True)
 class Cohort:
-    """Stacked adapters of `members`, sorted by id."""
+    """Stacked adapters of `members`, sorted by id.
+
+    Attributes:
+        layout: Where the adapters sit.
+        members: Whose they are.
+        tensors: By name; see the module.
+        trains: Which factors local training moves.
+        deltas: Dense changes [d_out, d_in] by client and module, which a client adds to the
+            backbone beside its adapter and keeps to itself. Clients without any are left out.
+    """
 
     layout: Layout
     members: tuple[Member, ...]
     tensors: dict[str, Tensor]
+    trains: Trains = "both"
+    deltas: Mapping[str, Mapping[str, Tensor]] = field(default_factory=dict)
 
     @property
     def clients(self) -> tuple[str, ...]:
@@ -83,6 +97,12 @@ class Cohort:
     def scales(self, module: int) -> Tensor:
         """Every client's alpha / rank in one module, float64 [n]."""
         return self.layout.alpha / self.ranks(module).to(torch.float64)
+
+    def layer(self, module: int) -> Layer:
+        """One module's factors with every client's rank and scale, all on one device."""
+        name = self.layout.modules[module]
+        a, b = self.tensors[f"lora_a/{name}"], self.tensors[f"lora_b/{name}"]
+        return Layer(a, b, self.ranks(module).to(a.device), self.scales(module).to(a.device))
 
     def index(self, clients: Sequence[str]) -> Tensor:
         """Positions of `clients` in the stack."""
@@ -114,7 +134,8 @@ class Cohort:
             name: value.index_select(0, rows.to(value.device))
             for name, value in self.tensors.items()
         }
-        return Cohort(self.layout, members, tensors)
+        deltas = {client: self.deltas[client] for client in clients if client in self.deltas}
+        return replace(self, members=members, tensors=tensors, deltas=deltas)
 
 
 def _corner(value: Tensor, shape: tuple[int, ...]) -> Tensor:
@@ -179,34 +200,16 @@ def initial_cohort(
     return empty.put({member.id: initial_adapter(layout, member, seed) for member in ordered})
 
 
-def mix_cohort(cohort: Cohort, weights: Tensor, *, space: str, heads: str) -> Cohort:
-    """Apply W to a cohort.
-
-    Args:
-        cohort: The adapters as trained.
-        weights: W [n, n], or one per module [modules, n, n].
-        space: A name in `ops.mixing.MIXERS`.
-        heads: `mix` (between clients of one label set) or `personal` (left alone).
-    """
-    mixed = dict(cohort.tensors)
-    layers = len(cohort.layout.modules)
-    per_module = weights if weights.dim() == 3 else weights.expand(layers, -1, -1)
-    for i, module in enumerate(cohort.layout.modules):
-        a, b = f"lora_a/{module}", f"lora_b/{module}"
-        ranks, scales = cohort.ranks(i).to(mixed[a].device), cohort.scales(i).to(mixed[a].device)
-        w = per_module[i].to(mixed[a].device)
-        mixed[a], mixed[b] = MIXERS[space](mixed[a], mixed[b], ranks, scales, w)
-    if heads == "mix":
-        overall = weights.mean(0) if weights.dim() == 3 else weights
-        within = restrict(overall, same_labels(cohort.members))
-        for name in [name for name in mixed if name.startswith("head/")]:
-            mixed[name] = mix_rows(mixed[name], within.to(mixed[name].device))
-    return replace(cohort, tensors=mixed)
-
-
-def same_labels(members: Sequence[Member]) -> Tensor:
-    """Which pairs of clients may mix heads: bool [n, n]."""
-    return torch.tensor([[one.label_set == two.label_set for two in members] for one in members])
+def restart(cohort: Cohort, clients: Iterable[str], seed: int) -> Cohort:
+    """The cohort with the factors of `clients` back at the shared start; heads stay."""
+    members = {member.id: member for member in cohort.members}
+    starts = {client: initial_adapter(cohort.layout, members[client], seed) for client in clients}
+    return cohort.put(
+        {
+            client: {name: value for name, value in start.items() if name.startswith("lora_")}
+            for client, start in starts.items()
+        }
+    )
 
 
 def adapter_sha256(adapter: Mapping[str, Tensor]) -> str:

@@ -12,8 +12,10 @@ from atlas.federation.cohort import Adapter, Cohort, adapter_sha256
 from atlas.federation.desk import Desk
 from atlas.federation.distance import cluster_distance
 from atlas.federation.message import Message, MessageError, encode
+from atlas.federation.mixture import describe_error
 from atlas.federation.planned import LARGEST_LOGGED
-from atlas.ops.mixing import is_identity_row
+from atlas.federation.strategy import Strategy
+from atlas.ops.mixing import keeps_own
 
 
 @dataclass(frozen=True)
@@ -52,20 +54,27 @@ def unpack_mixtures(message: Message) -> list[Adapter]:
 
 
 def deliver(
-    desk: Desk, mixed: Sequence[Cohort], weights: Sequence[Tensor], asked: set[str]
+    desk: Desk,
+    mixed: Sequence[Cohort],
+    weights: Sequence[Tensor],
+    asked: set[str],
+    rule: Strategy,
 ) -> dict[str, Taken]:
     """Send every client within reach its mixtures; returns what each took.
 
     A client whose row is e_k holds the result already. It is sent no tensors, unless its reply was
     refused: then it gets back the last good adapter the server has of it.
     """
-    own = torch.stack([_own_rows(w) for w in weights]).all(0)
+    own = torch.stack([keeps_own(w) for w in weights]).all(0)
+    if rule.deliver == "merge" and not bool(own.all()):
+        # What others have merged must not come back in its owner's next reply: all start again.
+        own = torch.zeros_like(own)
     payloads, sent = {}, {}
     for row, client in enumerate(mixed[0].clients):
         if client not in asked and bool(own[row]):
             continue
         news = not bool(own[row]) or client in desk.refused
-        adapters = [cohort.take(client) for cohort in mixed] if news else []
+        adapters = [_sent(cohort.take(client), rule) for cohort in mixed] if news else []
         payloads[client] = pack_mixtures(adapters, {"round": desk.round})
         sent[client] = [adapter_sha256(adapter) for adapter in adapters]
     taken = {}
@@ -80,8 +89,8 @@ def deliver(
     return taken
 
 
-def _own_rows(weights: Tensor) -> Tensor:
-    return is_identity_row(weights) if weights.dim() == 2 else is_identity_row(weights).all(0)
+def _sent(adapter: Adapter, rule: Strategy) -> Adapter:
+    return {name: value for name, value in adapter.items() if rule.travels(name)}
 
 
 def _taken(facts: Mapping[str, object], offers: int) -> Taken:
@@ -105,12 +114,13 @@ class Mixing:
 
 
 def describe_mixing(mixing: Mixing, taken: Mapping[str, Taken]) -> dict[str, object]:
-    """W as it acted, and how much nearer the first mixture brought the clients of a cluster.
+    """W as it acted, how exact the first mixture is, and how much nearer it brought clusters.
 
     A client that took a share s of its row has (1-s) e_k + s W_k.
     """
     clients = mixing.trained.clients
-    entry: dict[str, object] = {"cohort": mixing.trained.layout.backbone}
+    error = describe_error(mixing.trained, mixing.mixed[0], mixing.weights[0])
+    entry: dict[str, object] = {"cohort": mixing.trained.layout.backbone, "error": error}
     if len(clients) <= LARGEST_LOGGED:
         effective = effective_weights(clients, mixing.weights, taken)
         distance = {

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from atlas.federation.cohort import Cohort
 from atlas.federation.message import MessageError, decode
 from atlas.federation.planned import Planned
-from atlas.federation.transport import Failure, Ledger, Reply, TaskName, Transport
+from atlas.federation.transport import DIRECTIONS, Failure, Ledger, Reply, TaskName, Transport
 
 Observe = Callable[[str, Mapping[str, object]], None]
 
@@ -26,6 +26,7 @@ class ServerState:
         round: The last round done.
         examples: Training examples of every client that ever replied.
         planned: What was found out before the first round, by backbone; kept beside the rounds.
+        allotted: What was granted to each client before the first round; empty for fixed ranks.
         ledger: Bytes so far.
         refused: Replies that the guard did not let in.
         failures: Clients that did not do what they were asked.
@@ -35,6 +36,7 @@ class ServerState:
     round: int = 0
     examples: dict[str, int] = field(default_factory=dict)
     planned: dict[str, Planned] = field(default_factory=dict)
+    allotted: dict[str, dict[str, object]] = field(default_factory=dict)
     ledger: Ledger = field(default_factory=Ledger)
     refused: list[dict[str, object]] = field(default_factory=list)
     failures: list[dict[str, object]] = field(default_factory=list)
@@ -80,6 +82,17 @@ class Desk:
             except MessageError as error:
                 self.fail(client, f"{task}: {error}")
         return found
+
+    def count_split(self, client: str, facts: Mapping[str, object]) -> dict[str, object]:
+        """Count what a client's split steps sent this round; returns it for the events."""
+        told = {way: facts.get(f"split_{way}") for way in DIRECTIONS}
+        sizes = {way: size for way, size in told.items() if type(size) is int and size >= 0}
+        if not sizes:
+            return {}
+        self.state.ledger.count_split(client, sizes)
+        for way, size in sizes.items():
+            self.traffic[way] += size
+        return {"split": sizes}
 
     def fail(self, client: str, reason: str) -> None:
         """Record a client that did not do what it was asked."""

@@ -5,7 +5,7 @@ Letters in shapes: n clients, b examples per client, T tokens, D width, R rank, 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -35,11 +35,15 @@ class Stack:
         tensors: As in `Cohort`, dimension 0 the row.
         scales: alpha / rank of each row, one vector per module.
         labels: Label count of each row; zero for causal tasks.
+        still: Rows whose A is not trained [n]; None if there are none.
+        deltas: Dense changes of each row by module, [d_out, d_in]; empty if no row has any.
     """
 
     tensors: dict[str, Tensor]
     scales: tuple[Tensor, ...]
     labels: Tensor
+    still: Tensor | None = None
+    deltas: tuple[Mapping[str, Tensor], ...] = ()
 
     def rows(self, index: Tensor) -> Stack:
         """The stack of some rows only."""
@@ -47,7 +51,15 @@ class Stack:
             {name: value.index_select(0, index) for name, value in self.tensors.items()},
             tuple(scale.index_select(0, index) for scale in self.scales),
             self.labels.index_select(0, index),
+            None if self.still is None else self.still.index_select(0, index),
+            tuple(self.deltas[row] for row in index.tolist()) if self.deltas else (),
         )
+
+    def moving(self, name: str) -> Tensor:
+        """Which rows train the tensor of that name [n]."""
+        if self.still is not None and name.startswith("lora_a/"):
+            return ~self.still
+        return torch.ones_like(self.labels, dtype=torch.bool)
 
 
 @dataclass(frozen=True)
@@ -100,12 +112,17 @@ def stack_cohorts(cohorts: Sequence[Cohort]) -> Stack:
         for i in range(len(first.layout.modules))
     )
     labels = torch.tensor([member.labels for c in cohorts for member in c.members], device=device)
-    return Stack(tensors, scales, labels)
+    still = torch.tensor([c.trains == "b" for c in cohorts for _ in c.members], device=device)
+    deltas = tuple(c.deltas.get(client, {}) for c in cohorts for client in c.clients)
+    some_still = any(c.trains == "b" for c in cohorts)
+    return Stack(
+        tensors, scales, labels, still if some_still else None, deltas if any(deltas) else ()
+    )
 
 
 @contextmanager
 def adapters_active(model: Model, stack: Stack) -> Iterator[None]:
-    """Within this context every adapted linear module adds its rows' low-rank change.
+    """Within this context every adapted linear module adds its rows' changes.
 
     Hooks live only inside the context, so the shared backbone is left as it was found.
     """
@@ -116,7 +133,8 @@ def adapters_active(model: Model, stack: Stack) -> Iterator[None]:
     try:
         for i, module in enumerate(model.layout.modules):
             a, b = stack.tensors[f"lora_a/{module}"], stack.tensors[f"lora_b/{module}"]
-            hook = _low_rank_hook(a, b * stack.scales[i].to(b.dtype)[:, None, None])
+            dense = [row.get(module) for row in stack.deltas]
+            hook = _low_rank_hook(a, b * stack.scales[i].to(b.dtype)[:, None, None], dense)
             handles.append(linears[module].register_forward_hook(hook))
         yield
     finally:
@@ -124,11 +142,15 @@ def adapters_active(model: Model, stack: Stack) -> Iterator[None]:
             handle.remove()
 
 
-def _low_rank_hook(a: Tensor, scaled_b: Tensor) -> Any:  # noqa: ANN401 - torch's hook type
+def _low_rank_hook(a: Tensor, scaled_b: Tensor, dense: Sequence[Tensor | None]) -> Any:  # noqa: ANN401 - torch's hook type
     def add(module: nn.Module, args: tuple[Tensor, ...], output: Tensor) -> Tensor:
         del module
         x = args[0].reshape(a.shape[0], -1, a.shape[2]).to(a.dtype)  # [n, b*T, d_in]
         change = torch.bmm(torch.bmm(x, a.transpose(1, 2)), scaled_b.transpose(1, 2))
+        if any(delta is not None for delta in dense):
+            # Row by row: a batched product would copy every client's dense change.
+            pairs = zip(change, x, dense, strict=True)
+            change = torch.stack([c if d is None else c + row @ d.T for c, row, d in pairs])
         return output + change.reshape(output.shape).to(output.dtype)
 
     return add
@@ -136,18 +158,31 @@ def _low_rank_hook(a: Tensor, scaled_b: Tensor) -> Any:  # noqa: ANN401 - torch'
 
 def run(model: Model, stack: Stack, batch: Batch) -> Outcome:
     """Losses and predictions of every example under its row's adapter."""
-    n, b, length, width = batch.hidden.shape
-    hidden = batch.hidden.reshape(n * b, length, width)
-    mask = batch.mask.reshape(n * b, length)
+    return run_top(model, stack, batch, model.first_block)
+
+
+def run_blocks(model: Model, stack: Stack, batch: Batch, blocks: range) -> Tensor:
+    """A batch through some blocks, [n, b, T, D]; its `hidden` is the first one's input."""
+    hidden = batch.hidden.flatten(0, 1)
+    context = model.backbone.context(hidden, batch.mask.flatten(0, 1))
+    with adapters_active(model, stack):
+        for block in blocks:
+            hidden = model.backbone.block(block, hidden, context)
+    return hidden.reshape(batch.hidden.shape)
+
+
+def run_top(model: Model, stack: Stack, batch: Batch, first: int) -> Outcome:
+    """Losses and predictions of a batch whose `hidden` is the input of block `first`."""
+    last = model.backbone.depth - 1
+    if batch.targets is not None:
+        hidden = run_blocks(model, stack, batch, range(first, last + 1))
+        return _predict_tokens(model.backbone, hidden.flatten(0, 1), batch)
+    hidden = run_blocks(model, stack, batch, range(first, last)).flatten(0, 1)
+    mask = batch.mask.flatten(0, 1)
     context = model.backbone.context(hidden, mask)
     with adapters_active(model, stack):
-        for block in range(model.first_block, model.backbone.depth - 1):
-            hidden = model.backbone.block(block, hidden, context)
-        if batch.targets is None:
-            features = model.backbone.last_features(hidden, mask, context).reshape(n, b, -1)
-            return _classify(model.layout, stack, features, batch)
-        hidden = model.backbone.block(model.backbone.depth - 1, hidden, context)
-    return _predict_tokens(model.backbone, hidden, batch)
+        features = model.backbone.last_features(hidden, mask, context)
+    return _classify(model.layout, stack, features.reshape(*batch.labels.shape, -1), batch)
 
 
 def head_logits(layout: Layout, stack: Stack, features: Tensor) -> Tensor:

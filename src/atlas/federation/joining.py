@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 
 from atlas.config.relations import RelationSettings
-from atlas.federation.cohort import Adapter, Cohort, mix_cohort
+from atlas.federation.cohort import Adapter, Cohort
+from atlas.federation.mixture import mix_cohort
 from atlas.federation.prints import Prints
 from atlas.federation.relations import affinity, neighbours
 from atlas.federation.strategy import View

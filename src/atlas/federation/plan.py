@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from atlas.config.capacity import RankSettings, SplitSettings
 from atlas.config.relations import ClusterSettings, FingerprintSettings, RelationSettings
-from atlas.federation.strategy import Strategy
+from atlas.federation.granting import Site
+from atlas.federation.strategy import Looks, Strategy
 
 
 @dataclass(frozen=True)
@@ -25,6 +27,9 @@ class Plan:
         clusters: How clients are grouped, where the strategy needs groups.
         relation: How affinities become W.
         print_shapes: Name and shape of every tensor of a client's fingerprint.
+        ranks: How ranks are granted.
+        split: Where clients' blocks are divided.
+        sites: Where clients train, if ranks are to be granted; empty if they are fixed.
     """
 
     strategy: Strategy
@@ -38,3 +43,13 @@ class Plan:
     clusters: ClusterSettings = ClusterSettings()
     relation: RelationSettings = RelationSettings()
     print_shapes: Mapping[str, Mapping[str, tuple[int, ...]]] = field(default_factory=dict)
+    ranks: RankSettings = RankSettings()
+    split: SplitSettings = SplitSettings()
+    sites: Mapping[str, Site] = field(default_factory=dict)
+
+    @property
+    def looks(self) -> Looks:
+        """What is found out before the first round, for the strategy or for the ranks."""
+        if self.sites and self.ranks.method in ("importance", "exhaustive"):
+            return "clusters"
+        return self.strategy.plans

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
+from atlas.federation.allotting import allot
 from atlas.federation.desk import Desk, Observe, ServerState
 from atlas.federation.guard import Expected, Refusal, check_reply
+from atlas.federation.importance import Norms
 from atlas.federation.message import encode
 from atlas.federation.plan import Plan
 from atlas.federation.planned import describe_planned, plan_cohort
@@ -18,35 +21,58 @@ MAX_NORM = 1e6
 
 
 def make_plan(plan: Plan, state: ServerState, transport: Transport, observe: Observe) -> None:
-    """Find out what the strategy needs to know of the clients; nothing if it needs nothing."""
-    if plan.strategy.plans == "nothing":
-        return
-    sketches = ask_prints(plan, Desk(state, transport, observe, round=0))
-    compare_clients(plan, state, sketches)
-    for entry in describe_plan(plan, state):
-        observe("planned", entry)
+    """Find out what the run needs to know of the clients, and grant their ranks."""
+    desk = Desk(state, transport, observe, round=0)
+    norms: dict[str, Norms] = {}
+    if plan.looks != "nothing":
+        found = ask_prints(plan, desk)
+        norms = {client: one.norms for client, one in found.items()}
+        compare_clients(plan, state, {client: one.sketches for client, one in found.items()})
+        for entry in describe_plan(plan, state):
+            observe("planned", entry)
+    if plan.sites:
+        state.allotted = allot(plan, state, desk, norms)
 
 
-def ask_prints(plan: Plan, desk: Desk) -> dict[str, Sketches]:
+@dataclass(frozen=True)
+class Told:
+    """What a client told of its data: sketched gradients, and norms by part and layer."""
+
+    sketches: Sketches
+    norms: Norms
+
+
+def ask_prints(plan: Plan, desk: Desk) -> dict[str, Told]:
     """The fingerprints of all clients that send a usable one."""
     request = encode({}, {"settings": plan.fingerprint.model_dump(mode="json")})
-    found: dict[str, Sketches] = {}
+    found: dict[str, Told] = {}
     payloads = dict.fromkeys(sorted(plan.print_shapes), request)
     for client, reply in desk.ask("fingerprint", payloads).items():
         message = check_reply(reply, Expected(plan.print_shapes[client], max_norm=MAX_NORM))
         if isinstance(message, Refusal):
             desk.refuse(client, f"fingerprint: {message.reason}")
             continue
-        found[client] = message.tensors
         norms = message.facts.get("norms")
+        found[client] = Told(message.tensors, _checked(norms))
         entry = {"round": 0, "client": client, "examples": message.facts["examples"]}
         desk.observe("fingerprinted", entry | {"norms": norms})
     return found
 
 
+def _checked(norms: object) -> Norms:
+    """Norms as a client told them; whatever is no finite number is left out."""
+    if not isinstance(norms, dict):
+        return {}
+    return {
+        part: {k: float(v) for k, v in layers.items() if isinstance(v, int | float) and v >= 0}
+        for part, layers in norms.items()
+        if isinstance(layers, dict)
+    }
+
+
 def compare_clients(plan: Plan, state: ServerState, sketches: Mapping[str, Sketches]) -> None:
     """Fill in the plan of every cohort from its clients' sketches."""
-    clusters = plan.clusters if plan.strategy.plans == "clusters" else None
+    clusters = plan.clusters if plan.looks == "clusters" else None
     for name, cohort in state.cohorts.items():
         state.planned[name] = plan_cohort(
             sketches, cohort, plan.tasks, plan.fingerprint, clusters, plan.seed

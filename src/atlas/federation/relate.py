@@ -10,6 +10,7 @@ from torch import Tensor
 from atlas.config.relations import RelationSettings
 from atlas.federation.cohort import Cohort
 from atlas.federation.desk import ServerState
+from atlas.federation.mixture import change_norms
 from atlas.federation.plan import Plan
 from atlas.federation.planned import Planned
 from atlas.federation.strategy import View
@@ -39,6 +40,7 @@ def view_of(plan: Plan, state: ServerState, cohort: Cohort, number: int) -> View
         features=planned.features(clients),
         clusters=planned.labels(clients),
         settings=plan.relation,
+        norms=change_norms(cohort),
     )
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from atlas.federation.strategy import View
+from atlas.federation.strategy import View, data_shares
 from atlas.ops.affinity import (
     connect_singletons,
     cosine,
@@ -71,6 +71,15 @@ def cluster_mean(view: View) -> Tensor:
     if view.clusters is None:
         raise ValueError("there are no clusters to average in")
     return group_shares(view.clusters, view.examples)
+
+
+def norm_shares(view: View) -> Tensor:
+    """Everybody holds the same mixture; who changes the model more counts for more in it."""
+    if view.norms is None:
+        raise ValueError("this relation needs the norms of the adapters")
+    if not bool(view.norms.any()):
+        return data_shares(view)
+    return (view.norms / view.norms.sum()).expand(len(view.clients), -1).clone()
 
 
 def _features(view: View) -> Tensor:

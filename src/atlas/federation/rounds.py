@@ -7,13 +7,15 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 
-from atlas.federation.cohort import Cohort, adapter_shapes, mix_cohort
+from atlas.federation.cohort import Cohort, adapter_shapes, restart
 from atlas.federation.deliver import Mixing, deliver, describe_mixing
 from atlas.federation.desk import Desk, Observe, ServerState
 from atlas.federation.guard import Expected, Refusal, check_reply
 from atlas.federation.message import Message, encode
+from atlas.federation.mixture import mix_cohort
 from atlas.federation.plan import Plan
 from atlas.federation.relate import relate, view_of
+from atlas.federation.strategy import Strategy
 from atlas.federation.transport import Transport
 from atlas.runs.seeds import generator
 
@@ -51,15 +53,18 @@ def run_round(plan: Plan, state: ServerState, transport: Transport, observe: Obs
     clients = sample_clients(plan, state, number)
     observe("round_started", {"round": number, "clients": clients})
     desk = Desk(state, transport, observe, number)
-    accepted = _fit(state, desk, clients)
+    rule = plan.strategy
+    accepted = _fit(state, desk, clients, rule)
     for name, cohort in list(state.cohorts.items()):
         replied = {c: m.tensors for c, m in accepted.items() if c in cohort.clients}
         trained = cohort.put(replied)
         weights = relate(plan, state, trained, set(replied), number)
-        rule = plan.strategy
         mixed = [mix_cohort(trained, w, space=rule.space, heads=rule.heads) for w in weights]
         state.cohorts[name] = trained
-        taken = deliver(desk, mixed, weights, set(clients))
+        taken = deliver(desk, mixed, weights, set(clients), rule)
+        if rule.deliver == "merge":
+            begun = [client for client, found in taken.items() if found.accept]
+            state.cohorts[name] = restart(trained, begun, plan.seed)
         clusters = view_of(plan, state, trained, number).clusters
         entry = describe_mixing(Mixing(trained, weights, mixed, clusters), taken)
         observe("mixed", {"round": number, **entry})
@@ -80,14 +85,15 @@ def sample_clients(plan: Plan, state: ServerState, number: int) -> list[str]:
     return sorted(everyone[i] for i in chosen)
 
 
-def _fit(state: ServerState, desk: Desk, clients: list[str]) -> dict[str, Message]:
+def _fit(state: ServerState, desk: Desk, clients: list[str], rule: Strategy) -> dict[str, Message]:
     request = encode({}, {"round": desk.round})
     accepted = {}
     for client, reply in desk.ask("fit", dict.fromkeys(clients, request)).items():
         cohort = state.cohort_of(client)
         dtype = next(iter(cohort.tensors.values())).dtype
         member = cohort.members[cohort.clients.index(client)]
-        expected = Expected(adapter_shapes(cohort.layout, member), dtype)
+        shapes = adapter_shapes(cohort.layout, member)
+        expected = Expected({k: v for k, v in shapes.items() if rule.travels(k)}, dtype)
         message = check_reply(reply, expected)
         if isinstance(message, Refusal):
             desk.refuse(client, message.reason)
@@ -95,7 +101,8 @@ def _fit(state: ServerState, desk: Desk, clients: list[str]) -> dict[str, Messag
         accepted[client] = message
         state.examples[client] = int(message.facts["examples"])
         facts = {name: message.facts.get(name) for name in ("examples", "steps", "loss")}
-        desk.observe("fitted", {"round": desk.round, "client": client, **facts})
+        split = desk.count_split(client, message.facts)
+        desk.observe("fitted", {"round": desk.round, "client": client, **facts, **split})
     return accepted
 
 
@@ -111,4 +118,5 @@ def without_heads(cohort: Cohort) -> Cohort:
     """What a server that never sees heads keeps of a cohort."""
     members = tuple(replace(member, label_set=()) for member in cohort.members)
     tensors = {k: v for k, v in cohort.tensors.items() if not k.startswith("head/")}
-    return Cohort(replace(cohort.layout, head=()), members, tensors)
+    layout = replace(cohort.layout, head=())
+    return replace(cohort, layout=layout, members=members, tensors=tensors)

@@ -58,6 +58,23 @@ class ExampleStore:
         """Positions of one part's examples."""
         return self._rows[part]
 
+    def lengths_of(self, rows: Rows) -> Rows:
+        """Tokens of each of some examples."""
+        return self._host_lengths[rows]
+
+    def longest(self, rows: Rows) -> int:
+        """Tokens of the longest of some examples; zero of none."""
+        return int(self._host_lengths[rows].max(initial=0))
+
+    def longest_answer(self, rows: Rows) -> int:
+        """Most tokens of an example that carry a loss of their own; zero for classification."""
+        if self.targets is None:
+            return 0
+        ends = torch.cumsum((self.targets >= 0).long(), 0).cpu().numpy()
+        before = np.concatenate([[0], ends])
+        starts = self.offsets.cpu().numpy()[rows]
+        return int((before[starts + self._host_lengths[rows]] - before[starts]).max(initial=0))
+
     def without_ends(self) -> ExampleStore:
         """The same store with no loss on each example's last target, the end of the text.
 

@@ -16,6 +16,10 @@ from torch import Tensor
 from atlas.config.explain import nearest
 from atlas.config.relations import RelationSettings
 from atlas.errors import InputError
+from atlas.federation.cohort import Trains
+
+Looks = Literal["nothing", "fingerprints", "clusters"]
+"""What is found out of the clients before the first round."""
 
 
 @dataclass(frozen=True)
@@ -30,6 +34,7 @@ class View:
         features: Fingerprints [n, d], unit rows, float64; a zero row where a client sent none.
         clusters: Cluster of each client.
         settings: How affinities are made.
+        norms: How much each client's adapter changes the model, the norm of its dW [n], float64.
     """
 
     clients: tuple[str, ...]
@@ -39,6 +44,7 @@ class View:
     features: Tensor | None = None
     clusters: tuple[int, ...] | None = None
     settings: RelationSettings = RelationSettings()
+    norms: Tensor | None = None
 
 
 Relation = Callable[[View], Tensor]
@@ -52,7 +58,7 @@ class Strategy:
     Attributes:
         name: Registry name.
         relation: Gives W.
-        space: Where W acts: `product` or `factors`.
+        space: Where W acts: one of `ops.mixing.MIXERS`, or `stack` (`ops.stacking`).
         heads: `mix` within label sets, or `personal`: heads never leave the client.
         reach: Who receives a mixture: `all` clients, or those `present` this round.
         keep_best: Whether clients accept mixtures by their validation data.
@@ -60,17 +66,29 @@ class Strategy:
         plans: What is found out before the first round: fingerprints, or clusters of them too.
         anchor: What local training is pulled to: `start` (the adapter of the round's start), or
             `global` (a personal adapter beside the held one is pulled to what was delivered).
+        trains: Which factors local training moves; an A that is not trained is not sent either.
+        deliver: What becomes of a mixture: it takes the adapter's place (`replace`), or is added
+            to a dense change that the client keeps to itself, and the adapter starts again
+            (`merge`).
     """
 
     name: str
     relation: Relation
-    space: Literal["product", "factors"] = "product"
+    space: Literal["product", "svd", "factors", "b", "stack"] = "product"
     heads: Literal["mix", "personal"] = "mix"
     reach: Literal["all", "present"] = "all"
     keep_best: bool = False
     pool: Literal["none", "task"] = "none"
-    plans: Literal["nothing", "fingerprints", "clusters"] = "nothing"
+    plans: Looks = "nothing"
     anchor: Literal["none", "start", "global"] = "none"
+    trains: Trains = "both"
+    deliver: Literal["replace", "merge"] = "replace"
+
+    def travels(self, name: str) -> bool:
+        """Whether the tensor of that name ever leaves a client."""
+        if name.startswith("head/"):
+            return self.heads == "mix"
+        return self.trains == "both" or not name.startswith("lora_a/")
 
 
 STRATEGIES: dict[str, Strategy] = {}

@@ -7,7 +7,10 @@ from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
 Direction = Literal["up", "down"]
-TaskName = Literal["fingerprint", "fit", "deliver", "evaluate", "adapter", "save", "load"]
+DIRECTIONS: tuple[Direction, ...] = ("up", "down")
+TaskName = Literal[
+    "fingerprint", "capacity", "assign", "fit", "deliver", "evaluate", "adapter", "save", "load"
+]
 
 
 @dataclass(frozen=True)
@@ -27,6 +30,9 @@ class Transport(Protocol):
 
     - `fingerprint`: facts {settings}; reply: sketches by part, facts {examples, norms by part and
       layer}.
+    - `capacity`: reply: facts {longest, answers}, tokens of the longest text and answer.
+    - `assign`: facts {ranks, point, trial}; the client starts again with these ranks and runs
+      `point` blocks itself (null: all); reply: facts {bytes}, what a trial step took, or null.
     - `fit`: facts {round}; reply: the trained adapter, facts {examples, steps, loss}.
     - `deliver`: the mixture (no tensors: keep yours), facts {round}; reply: facts {accept,
       sha256 of what the client now holds}.
@@ -42,9 +48,13 @@ class Transport(Protocol):
 
 @dataclass
 class Ledger:
-    """Bytes per client and direction, counted on the messages themselves."""
+    """Bytes per client and direction, counted on the messages themselves.
+
+    `split` is the part of all of them that split steps sent.
+    """
 
     totals: dict[str, dict[Direction, int]] = field(default_factory=dict)
+    split: dict[Direction, int] = field(default_factory=lambda: {"up": 0, "down": 0})
 
     def count(self, messages: Mapping[str, Reply], direction: Direction) -> int:
         """Add the sizes of messages; returns their sum."""
@@ -55,6 +65,13 @@ class Ledger:
             entry[direction] += size
             added += size
         return added
+
+    def count_split(self, client: str, sizes: Mapping[Direction, int]) -> None:
+        """Add what the split steps of a client's round sent, as its engine counted it."""
+        entry = self.totals.setdefault(client, {"up": 0, "down": 0})
+        for direction, size in sizes.items():
+            entry[direction] += size
+            self.split[direction] += size
 
     def total(self, direction: Direction) -> int:
         """All bytes in one direction."""

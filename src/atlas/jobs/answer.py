@@ -13,7 +13,7 @@ import torch
 
 from atlas.backbones.export import Adapter, check_base, load_adapter, merge_adapter
 from atlas.backbones.transformer import TransformerBackbone
-from atlas.build import open_backbone, text_limits
+from atlas.build.models import open_backbone, text_limits
 from atlas.config.load import load_resolved
 from atlas.config.models import FederationConfig
 from atlas.data.examples import read_example, render_prompt

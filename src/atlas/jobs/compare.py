@@ -95,6 +95,7 @@ def _row(outcome: Outcome) -> Row:
         "bytes": {key: summary["bytes"][key] for key in ("up", "down")},
         "seconds": summary["seconds"],
         "distance": outcome.distance,
+        "error": outcome.error,
         "adapters_sha256": summary["adapters_sha256"],
     }
     if ARM in case.columns:
@@ -181,7 +182,7 @@ def _csv(rows: Sequence[Row], tasks: Sequence[str]) -> str:
     keys = list(dict.fromkeys(key for row in rows for key in row["keys"]))
     names = ["arm"] if "columns" in rows[0] else []
     columns = [*names, *keys, "mean", "spread", "worst", *(f"task:{task}" for task in tasks)]
-    columns += ["up", "down", "seconds", "adapters_sha256"]
+    columns += ["up", "down", "seconds", "error", "adapters_sha256"]
     writer = csv.DictWriter(text, columns, extrasaction="ignore", lineterminator="\n")
     writer.writeheader()
     for row in rows:

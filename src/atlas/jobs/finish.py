@@ -11,7 +11,8 @@ from typing import Any
 from torch import Tensor
 
 from atlas.backbones.export import export_adapter
-from atlas.build import Federation, open_backbone
+from atlas.build import Federation
+from atlas.build.models import open_backbone
 from atlas.federation.cohort import adapter_sha256
 from atlas.federation.desk import Observe
 from atlas.federation.evaluate import Scores, majority_scores
@@ -20,6 +21,9 @@ from atlas.federation.transport import Failure, TaskName
 from atlas.jobs.planning import planned_clusters
 from atlas.runs.folder import RunFolder
 from atlas.runs.summary import write_summary
+
+BUDGET = ("device", "budget", "used", "valid", "measured")
+"""What the summary tells of a client's grant; the events tell all of it."""
 
 
 def finish(
@@ -135,6 +139,7 @@ def summarise(
             "up": state.ledger.total("up"),
             "down": state.ledger.total("down"),
             "clients": {client: dict(both) for client, both in sorted(state.ledger.totals.items())},
+            **({"split": dict(state.ledger.split)} if any(state.ledger.split.values()) else {}),
         },
         "ranks": {
             member.id: list(federation.ranks[holder.id])
@@ -148,6 +153,11 @@ def summarise(
     clusters = planned_clusters(federation)
     if clusters is not None:
         summary["clusters"] = clusters
+    if state.allotted:
+        summary["budgets"] = {
+            client: {key: entry[key] for key in BUDGET}
+            for client, entry in sorted(state.allotted.items())
+        }
     if solo is not None:
         alone = {client: solo[client]["score"] for client in score}
         gains = [score[client] - alone[client] for client in score]

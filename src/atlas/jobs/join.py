@@ -13,7 +13,9 @@ from typing import Any
 
 import torch
 
-from atlas.build import Federation, assemble, open_backbone
+from atlas.build import Federation, assemble
+from atlas.build.models import open_backbone
+from atlas.config.capacity import RankSettings
 from atlas.config.models import FederationConfig
 from atlas.data.tasks import task_registry
 from atlas.engines.local import Progress
@@ -111,7 +113,7 @@ def _receive(
     config = newcomer_config(run.config, asked, client, task)
     data, warnings = read_newcomer(config, run.config, task)
     # It is only fingerprinted and tested, so what is held is the one arm it needs.
-    plain = config.model_copy(update={"keep_best": False, "alone": False})
+    plain = config.model_copy(update={"keep_best": False, "alone": False, "ranks": RankSettings()})
     return _Guest(config, data, assemble(plain, [data], progress), warnings)
 
 
@@ -148,7 +150,7 @@ def _fingerprint(guest: _Guest) -> tuple[Sketches, Norms]:
     if not found:
         reasons = [str(entry["reason"]) for entry in (*state.failures, *state.refused)]
         raise RuntimeError(f"the newcomer gave no usable fingerprint: {'; '.join(reasons)}")
-    return found[guest.data.id], norms
+    return found[guest.data.id].sketches, norms
 
 
 def _compare(crowd: Federation, guest: _Guest, sketches: Sketches) -> Prints:

@@ -20,7 +20,9 @@ from torch import Tensor
 
 from atlas.backbones.export import Adapter, check_base, export_adapter, load_adapter
 from atlas.backbones.transformer import TransformerBackbone
-from atlas.build import Federation, assemble, open_backbone
+from atlas.build import Federation, assemble
+from atlas.build.models import open_backbone
+from atlas.config.capacity import RankSettings
 from atlas.config.load import load_resolved
 from atlas.config.models import FederationConfig
 from atlas.errors import InputError
@@ -87,7 +89,8 @@ def planned_crowd(run: FinishedRun, folder: RunFolder) -> Federation:
         name = named.get(client, run.config.backbone.name)
         check_base(adapter, open_backbone(run.config, name))
         clients.append(ClientData(client, adapter.task, (), (), (), backbone=name))
-    crowd = assemble(run.config, clients)
+    # Ranks were granted when the run began; they are read with its plan.
+    crowd = assemble(run.config.model_copy(update={"ranks": RankSettings()}), clients)
     plan_again(crowd, folder)
     planned = crowd.state.planned.get(run.config.backbone.name)
     if planned is None or planned.prints is None:

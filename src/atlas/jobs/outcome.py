@@ -23,12 +23,15 @@ class Outcome:
     Attributes:
         distance: How far apart clients of one cluster were in the first and in the last round,
             as trained and as mixed; None where the run did not say.
+        error: How far mixtures were from the exact ones, relative to those, averaged over clients,
+            cohorts and rounds; None where nothing was mixed.
     """
 
     case: Case
     summary: dict[str, Any]
     tasks: Mapping[str, str]
     distance: Distance | None = None
+    error: float | None = None
 
     @property
     def arm(self) -> str:
@@ -47,7 +50,8 @@ class Outcome:
 def read_outcome(case: Case, folder: RunFolder, summary: dict[str, Any]) -> Outcome:
     """A finished run as its folder holds it."""
     events = read_events(folder.events) if folder.events.exists() else []
-    return Outcome(case, summary, describe_run(folder)["tasks"], ends_of_distance(events))
+    tasks = describe_run(folder)["tasks"]
+    return Outcome(case, summary, tasks, ends_of_distance(events), mean_error(events))
 
 
 def ends_of_distance(events: Sequence[Mapping[str, Any]]) -> Distance | None:
@@ -61,6 +65,13 @@ def ends_of_distance(events: Sequence[Mapping[str, Any]]) -> Distance | None:
     if not rounds:
         return None
     return {"first": mean_by_key(rounds[min(rounds)]), "last": mean_by_key(rounds[max(rounds)])}
+
+
+def mean_error(events: Sequence[Mapping[str, Any]]) -> float | None:
+    """The mean of what the rounds say of their mixtures' errors."""
+    told = [event.get("error") for event in events if event["event"] == "mixed"]
+    found = [error["mean"] for error in told if error and error["mean"] is not None]
+    return statistics.fmean(found) if found else None
 
 
 def mean_by_key(parts: Iterable[Mapping[str, float]]) -> dict[str, float]:

@@ -45,5 +45,5 @@ def plan_run(
         "planned": describe_plan(federation.plan, federation.state),
         "clusters": planned_clusters(federation),
         "ranks": {client: list(ranks) for client, ranks in sorted(federation.ranks.items())},
-        "budgets": {},
+        "budgets": federation.state.allotted,
     }

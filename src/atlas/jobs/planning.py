@@ -10,43 +10,71 @@ from torch import Tensor
 
 from atlas.build import Federation
 from atlas.errors import InputError
+from atlas.federation.allotting import hand_out
 from atlas.federation.desk import Observe
 from atlas.federation.planning import compare_clients, describe_plan, make_plan
 from atlas.ops.clusters import adjusted_rand, purity
-from atlas.runs.checkpoint import latest_round, save_round
+from atlas.runs.checkpoint import Checkpoint, latest_round, save_round
 from atlas.runs.folder import RunFolder
 
 
 def plan_start(federation: Federation, folder: RunFolder, observe: Observe) -> None:
     """Make the plan and keep what clients sent for it."""
     make_plan(federation.plan, federation.state, federation.engine, observe)
-    planned = federation.state.planned.values()
-    sketches = {client: s for found in planned for client, s in found.sketches.items()}
-    if sketches:
+    state = federation.state
+    sketches = {c: s for found in state.planned.values() for c, s in found.sketches.items()}
+    if sketches or state.allotted:
         tensors = {f"{c}|{name}": t for c, s in sketches.items() for name, t in s.items()}
-        save_round(folder.plan, 0, tensors=tensors, meta={}, blobs={})
+        save_round(folder.plan, 0, tensors=tensors, meta={"allotted": state.allotted}, blobs={})
 
 
 def plan_again(federation: Federation, folder: RunFolder) -> None:
-    """Draw up the same plan from the fingerprints that were kept; clients are not asked again.
+    """Draw up the same plan from what was kept; clients are not asked again.
 
     Raises:
-        InputError: If they are missing or do not fit this run.
+        InputError: If it is missing or does not fit this run.
     """
-    if federation.plan.strategy.plans == "nothing":
+    plan, state = federation.plan, federation.state
+    if plan.looks == "nothing" and not plan.sites:
         return
-    compare_clients(federation.plan, federation.state, kept_prints(federation, folder))
+    saved = latest_round(folder.plan)
+    if saved is None:
+        raise InputError(f"{folder.plan}: the plan of this run is missing or damaged")
+    if plan.looks != "nothing":
+        compare_clients(plan, state, kept_prints(federation, folder, saved))
+    state.allotted = kept_grants(federation, folder, saved)
+    hand_out(state, federation.engine, state.allotted, plan.seed)
 
 
-def kept_prints(federation: Federation, folder: RunFolder) -> dict[str, dict[str, Tensor]]:
+def kept_grants(
+    federation: Federation, folder: RunFolder, saved: Checkpoint
+) -> dict[str, dict[str, Any]]:
+    """What was granted to clients when the run began; empty where ranks were fixed.
+
+    Raises:
+        InputError: If it is damaged or does not fit this run.
+    """
+    meta: Any = saved.meta
+    kept = meta.get("allotted", {})
+    for client, entry in kept.items():
+        ranks = entry.get("ranks")
+        if client not in federation.holders or not isinstance(ranks, list):
+            raise InputError(f"{folder.plan}: the ranks of {client} do not fit this run")
+    if set(federation.plan.sites) - set(kept):
+        missing = sorted(set(federation.plan.sites) - set(kept))[0]
+        raise InputError(f"{folder.plan}: the ranks of {missing} are missing")
+    found: dict[str, dict[str, Any]] = kept
+    return found
+
+
+def kept_prints(
+    federation: Federation, folder: RunFolder, saved: Checkpoint
+) -> dict[str, dict[str, Tensor]]:
     """The fingerprints a run has kept, by client.
 
     Raises:
-        InputError: If they are missing or do not fit this run.
+        InputError: If they do not fit this run.
     """
-    saved = latest_round(folder.plan)
-    if saved is None:
-        raise InputError(f"{folder.plan}: the fingerprints of this run are missing or damaged")
     found: dict[str, dict[str, Tensor]] = {}
     for key, value in saved.tensors.items():
         client, _, name = key.partition("|")

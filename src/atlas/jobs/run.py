@@ -92,7 +92,11 @@ def _carry_on(federation: Federation, folder: RunFolder, watch: Watch | None) ->
     notify = None if watch is None else partial(watch, "stopping", {})
     with folder.lock(), stop_after_round(notify) as stop:
         saved = latest_round(folder.rounds)
-        before = restore(federation, saved) if saved is not None else 0.0
+        before = 0.0
+        if saved is not None:
+            # The plan first: it decides how large the adapters are that are put back.
+            plan_again(federation, folder)
+            before = restore(federation, saved)
         if folder.events.exists():
             drop_after_round(folder.events, federation.state.round, ENDINGS)
         with EventLog(folder.events) as log:
@@ -100,8 +104,6 @@ def _carry_on(federation: Federation, folder: RunFolder, watch: Watch | None) ->
             observe("started" if saved is None else "resumed", _facts(federation))
             if saved is None:
                 plan_start(federation, folder, observe)
-            else:
-                plan_again(federation, folder)
 
             def after_round(state: ServerState) -> bool:
                 # Events first: a saved round must never be without its history.
@@ -136,6 +138,10 @@ def _facts(federation: Federation) -> dict[str, object]:
         "after": federation.state.round,
         "strategy": federation.plan.strategy.name,
         "tasks": {m.id: m.task.name for h in federation.holders.values() for m in h.members},
+        "cohorts": {
+            name: {"clients": list(cohort.clients), "modules": list(cohort.layout.modules)}
+            for name, cohort in federation.state.cohorts.items()
+        },
     }
 
 
@@ -153,6 +159,7 @@ def save(federation: Federation, folder: RunFolder, seconds: float) -> None:
         "seconds": seconds,
         "examples": state.examples,
         "bytes": state.ledger.totals,
+        "split": state.ledger.split,
         "refused": state.refused,
         "failures": state.failures,
     }
@@ -176,6 +183,7 @@ def restore(federation: Federation, saved: Checkpoint) -> float:
         state.round = saved.number
         state.examples = dict(meta["examples"])
         state.ledger.totals = dict(meta["bytes"])
+        state.ledger.split |= meta["split"]
         state.refused, state.failures = list(meta["refused"]), list(meta["failures"])
         blobs = {client: saved.blobs[client] for client in federation.holders}
         seconds = float(meta["seconds"])

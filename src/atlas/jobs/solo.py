@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from atlas.build import Federation, assemble
+from atlas.config.capacity import RankSettings
 from atlas.config.models import FederationConfig
 from atlas.engines.local import Progress
 from atlas.federation.evaluate import Scores
@@ -25,7 +26,7 @@ def train_alone(
         progress: Called with (what, done, total) during long work.
     """
     # A shadow of somebody who is alone would only be trained twice.
-    changes = {"strategy": "local", "keep_best": False, "alone": False}
+    changes = {"strategy": "local", "keep_best": False, "alone": False, "ranks": RankSettings()}
     lonely = assemble(config.model_copy(update=changes), [data], progress)
     watch("started", {"rounds": config.rounds, "after": 0})
     run_rounds(lonely.plan, lonely.state, lonely.engine, watch, lambda state: True)

@@ -11,6 +11,8 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
+from atlas.ops.lowrank import squared_norms
+
 
 def pull(
     tensors: Mapping[str, Tensor],
@@ -42,13 +44,11 @@ def pull(
 def product_gap(here: tuple[Tensor, Tensor], there: tuple[Tensor, Tensor]) -> Tensor:
     """The squared norm of B A - B0 A0 for pairs (A, B) and (A0, B0) [n]; nothing dense is formed.
 
-    The difference is written as (B - B0) A + B0 (A - A0), one low-rank product L R, whose squared
-    norm is tr(L^T L R R^T). At the anchor that and its gradient are exactly zero, and near it
-    nothing large cancels; with the square of B A - B0 A0 multiplied out, neither would hold.
+    The difference is written as (B - B0) A + B0 (A - A0), one low-rank product. At the anchor its
+    squared norm and the gradient are exactly zero, and near it nothing large cancels; with the
+    square of B A - B0 A0 multiplied out, neither would hold.
     """
     (a, b), (a0, b0) = here, there
     left = torch.cat([b - b0, b0], dim=2)
     right = torch.cat([a, a - a0], dim=1)
-    columns = torch.bmm(left.transpose(1, 2), left)
-    rows = torch.bmm(right, right.transpose(1, 2))
-    return (columns * rows).sum((1, 2)).clamp_min(0.0)  # rounding may leave less than nothing
+    return squared_norms(right, left)

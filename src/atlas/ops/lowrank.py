@@ -7,8 +7,13 @@ therefore brings a product back into the factors a client already holds.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
+
+Gauge = Callable[[Tensor, Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
+"""Splits U diag(s) V^T into A' [r, d_in] and B' [d_out, r], given u, s, v and a client's own A."""
 
 RANK_TOLERANCE = 1e-12
 """Singular values below this share of the largest count as zero (float64 throughout)."""
@@ -26,6 +31,40 @@ def delta(a: Tensor, b: Tensor, scale: Tensor | float) -> Tensor:
     """The dense change scale * B @ A, [..., d_out, d_in]."""
     product = b @ a
     return product * (scale[..., None, None] if isinstance(scale, Tensor) else scale)
+
+
+def squared_norms(a: Tensor, b: Tensor) -> Tensor:
+    """The squared norm of B A for A [..., r, d_in] and B [..., d_out, r]; nothing dense is formed.
+
+    It is tr(B^T B A A^T).
+    """
+    columns, rows = b.mT @ b, a @ a.mT
+    return (columns * rows).sum((-2, -1)).clamp_min(0.0)  # rounding may leave less than nothing
+
+
+def factor_dense(change: Tensor, noise: float) -> tuple[Tensor, Tensor]:
+    """A dense change [d_out, d_in] as A [r, d_in] and B [d_out, r] with B @ A = change.
+
+    Args:
+        change: In float64.
+        noise: Relative rounding of the numbers it was added up from. Rounding spreads over all
+            singular values; those it alone accounts for are left out, and r is the number of the
+            others (at least one).
+
+    Returns:
+        Both factors, the singular values shared between them.
+    """
+    u, s, vh = torch.linalg.svd(change, full_matrices=False)
+    least = noise * max(change.shape) ** 0.5 * float(s[0])
+    rank = max(1, int((s > least).sum()))
+    root = s[:rank].sqrt()
+    return root[:, None] * vh[:rank], u[:, :rank] * root
+
+
+def svd_gauge(u: Tensor, s: Tensor, v: Tensor, a: Tensor) -> tuple[Tensor, Tensor]:
+    """A' = V^T and B' = U diag(s); the client's own A does not count."""
+    del a
+    return v.T, u * s
 
 
 def nearest_gauge(u: Tensor, s: Tensor, v: Tensor, a: Tensor) -> tuple[Tensor, Tensor]:

@@ -11,8 +11,18 @@ from rich.console import Group
 from rich.markup import escape
 from rich.table import Table
 
-from atlas.report.studies import Row, columns_of, compares_relations, mean_distance, rows_by_arm
+from atlas.report.studies import (
+    Row,
+    columns_of,
+    compares_mixtures,
+    compares_relations,
+    mean_distance,
+    rows_by_arm,
+)
 from atlas.report.tables import percent, task_text
+
+EXACT = 1e-5
+"""Mixtures whose relative error is no larger are exact but for rounding."""
 
 
 def compare_table(result: Mapping[str, Any]) -> Group:
@@ -32,11 +42,15 @@ def _arms_table(result: Mapping[str, Any]) -> Table:
     gains = {arm: found["worst_gain"] for arm, found in result.get("clients", {}).items()}
     some_gain = any(gain is not None for gain in gains.values())
     relations = compares_relations(result["rows"])
+    inexact = compares_mixtures(result["rows"]) and any(
+        (row.get("error") or 0.0) > EXACT for row in result["rows"]
+    )
     # Tests are of every arm against the first, in the order of the arms.
     lines = [
         _scores(rows)
         | (_gain(gains[arm]) if some_gain else {})
         | _costs(rows)
+        | (_errors(rows) if inexact else {})
         | (_distances(rows) if relations else {})
         | _tests(test)
         for (arm, rows), test in zip(arms.items(), [{}, *result["tests"]], strict=True)
@@ -76,6 +90,12 @@ def _costs(rows: Sequence[Row]) -> dict[str, str]:
     traffic = statistics.fmean(row["bytes"]["up"] + row["bytes"]["down"] for row in rows)
     seconds = statistics.fmean(row["seconds"] for row in rows)
     return {"MB": f"{traffic / 1e6:.1f}", "seconds": f"{seconds:.0f}"}
+
+
+def _errors(rows: Sequence[Row]) -> dict[str, str]:
+    """How far mixtures were from the exact ones; none for an arm that mixes nothing."""
+    found = [row["error"] for row in rows if row.get("error") is not None]
+    return {"mix\nerror": _figure(statistics.fmean(found) if found else None)}
 
 
 def _distances(rows: Sequence[Row]) -> dict[str, str]:

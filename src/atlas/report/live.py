@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Protocol
 
@@ -39,6 +39,7 @@ class RoundLine:
         self.losses: list[float] = []
         self.scores: list[float] = []
         self.trouble: list[str] = []
+        self.grants: list[Mapping[str, Any]] = []
 
     def add(self, name: str, fields: Mapping[str, Any]) -> str | None:
         """The finished line, once the round is over."""
@@ -46,6 +47,11 @@ class RoundLine:
             self.rounds = fields["rounds"]
         elif name == "planned":
             return planned_line(fields)
+        elif name == "granted":
+            self.grants.append(fields)
+        elif name == "round_started":
+            grants, self.grants = self.grants, []
+            return granted_line(grants) if grants else None
         elif name == "fitted":
             self.losses.append(fields["loss"])
         elif name == "validated":
@@ -80,6 +86,19 @@ def planned_line(fields: Mapping[str, Any]) -> str:
         apart = clusters["silhouette"]
         line += "" if apart is None else f"  silhouette {apart:.2f}"
     return "\n  ".join([line, *fields["warnings"]])
+
+
+def granted_line(grants: Sequence[Mapping[str, Any]]) -> str:
+    """The ranks that clients were given, and how much of their budgets those take."""
+    ranks = [rank for grant in grants for rank in grant["ranks"]]
+    shares = [round(100 * grant["used"] / grant["budget"]) for grant in grants]
+    clients = f"{len(grants)} client{'' if len(grants) == 1 else 's'}"
+    return f"ranks  {clients}, {_span(ranks)}, {_span(shares)} % of budget"
+
+
+def _span(values: Sequence[int]) -> str:
+    least, most = min(values), max(values)
+    return str(least) if least == most else f"{least} to {most}"
 
 
 class PlainDisplay:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
@@ -10,14 +11,22 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from atlas.config.capacity import MB
 from atlas.report.tables import percent, ranks_text
+
+MOST_RANKS = 4
+"""Ranks of a client that are listed one by one."""
+MOST_NAMED = 3
+"""Clients named in a warning; the rest is counted."""
 
 
 def plan_view(plan: Mapping[str, Any]) -> Group:
-    """The clients, then what was planned for each cohort, if anything was."""
+    """The clients, what was planned for each cohort, and what was granted, if anything was."""
     shown: list[RenderableType] = [plan_table(plan)]
     for planned in plan.get("planned") or []:
         shown += cohort_view(planned)
+    if plan.get("budgets"):
+        shown += budget_view(plan["budgets"])
     return Group(*shown)
 
 
@@ -107,6 +116,62 @@ def agreement_text(clusters: Mapping[str, Any]) -> str:
         f"purity mean {_figure(purity.get('mean'))}, weighted {_figure(purity.get('weighted'))}; "
         f"ARI {_figure(clusters.get('ari'))}"
     )
+
+
+def budget_view(budgets: Mapping[str, Mapping[str, Any]]) -> Iterator[RenderableType]:
+    """Grants, and whose trial step took more than its budget."""
+    yield budget_table(budgets)
+    over = [
+        client
+        for client, entry in budgets.items()
+        if entry["measured"] is not None and entry["measured"] > entry["budget"]
+    ]
+    if over:
+        more = f" and {len(over) - MOST_NAMED} more" if len(over) > MOST_NAMED else ""
+        named = ", ".join(over[:MOST_NAMED]) + more
+        yield Text(f"a trial step took more than the budget: {named}", style="yellow")
+
+
+def budget_table(budgets: Mapping[str, Mapping[str, Any]]) -> Table:
+    """Memory and ranks of every client; narrow enough for 80 columns.
+
+    Where a model is split, `blocks` says how many of them run on the client.
+    """
+    title = "memory for training in MB; ranks by layer, or least/mean/most"
+    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, padding=(0, 0))
+    table.add_column("client", overflow="fold", min_width=6)
+    table.add_column("device", overflow="fold", min_width=6)
+    split = any(entry.get("point") for entry in budgets.values())
+    blocks = ["blocks"] if split else []
+    for column in ("budget", "used", "measured", "valid", "ranks", "complexity", *blocks):
+        table.add_column(column, justify="right", no_wrap=True)
+    for client, entry in budgets.items():
+        table.add_row(
+            client,
+            entry["device"] or "-",
+            *(_megabytes(entry[key]) for key in ("budget", "used", "measured")),
+            "yes" if entry["valid"] else "no",
+            granted_text(entry["ranks"]),
+            _figure(entry["complexity"]),
+            *([str(entry.get("point") or "all")] if split else []),
+        )
+    return table
+
+
+def granted_text(ranks: Sequence[int]) -> str:
+    """One rank for all layers, a short list, or least, mean and most."""
+    if len(set(ranks)) == 1:
+        return str(ranks[0])
+    if len(ranks) <= MOST_RANKS:
+        return " ".join(map(str, ranks))
+    return f"{min(ranks)}/{statistics.fmean(ranks):.1f}/{max(ranks)}"
+
+
+def _megabytes(count: int | None) -> str:
+    if count is None:
+        return "-"
+    value = count / MB
+    return f"{value:.0f}" if value >= 1000 else _figure(value)
 
 
 def _figure(value: float | None) -> str:

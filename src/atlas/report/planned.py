@@ -85,7 +85,7 @@ class Planned:
 
     def borders(self) -> list[int]:
         """Places at which a new cluster begins."""
-        return [i for i in range(1, len(self.labels)) if self.labels[i] != self.labels[i - 1]]
+        return label_borders(self.labels)
 
     def names(self) -> dict[int, str]:
         """Each cluster with what is in it, as in `0: sst2 x3`."""
@@ -99,6 +99,11 @@ def read_planned(events: Events) -> list[Planned]:
     """Every cohort's plan; the last one where a run began anew."""
     latest = {event["cohort"]: event for event in events if event["event"] == "planned"}
     return [Planned.read(latest[cohort]) for cohort in sorted(latest) if latest[cohort]["clients"]]
+
+
+def label_borders(labels: Sequence[int | None]) -> list[int]:
+    """Places at which a label differs from the one before."""
+    return [i for i in range(1, len(labels)) if labels[i] != labels[i - 1]]
 
 
 def colour(label: int) -> str:

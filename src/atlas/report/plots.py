@@ -8,6 +8,7 @@ from typing import Any
 from matplotlib.axes import Axes
 
 from atlas.report.drawing import DPI, Events, mean_scores, new_figure, quiet, score_axes
+from atlas.report.rank_plots import plot_ranks
 from atlas.report.relations import plot_relations
 from atlas.runs.events import read_events
 from atlas.runs.folder import RunFolder
@@ -19,7 +20,8 @@ ALONE, FEDERATED, MAJORITY = "#9aa5b1", "#2563a8", "#c2410c"
 def plot_run(folder: RunFolder) -> None:
     """Draw validation over rounds and every client's result into `plots/clients.png`.
 
-    A run that planned who learns from whom gets the pictures of `plot_relations` as well.
+    A run that planned who learns from whom gets the pictures of `plot_relations` as well, one that
+    granted ranks under budgets those of `plot_ranks`.
     """
     summary, events = read_summary(folder.summary), read_events(folder.events)
     width = 5 + max(4.0, 0.7 * len(summary["score"]["clients"]))
@@ -30,6 +32,7 @@ def plot_run(folder: RunFolder) -> None:
     folder.plots.mkdir(exist_ok=True)
     figure.savefig(folder.plots / "clients.png", dpi=DPI)
     plot_relations(folder)
+    plot_ranks(folder)
 
 
 def draw_validation(axes: Axes, events: Events) -> None:

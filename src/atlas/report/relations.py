@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -13,9 +12,10 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
-from atlas.report.drawing import DPI, PALETTE, Events, mean_scores, new_figure, quiet, score_axes
+from atlas.report.drawing import PALETTE, Events, mean_scores, new_figure, quiet, score_axes
 from atlas.report.heatmaps import affinity_figure, mixing_figure
 from atlas.report.planned import MOST_LISTED, Planned, colour, read_planned
+from atlas.report.saving import save_figures
 from atlas.report.scatter import fingerprint_figure
 from atlas.runs.events import read_events
 from atlas.runs.folder import RunFolder
@@ -43,16 +43,8 @@ def plot_relations(folder: RunFolder) -> list[Path]:
     """
     events = read_events(folder.events)
     plans = read_planned(events)
-    suffixes = file_suffixes([planned.cohort for planned in plans])
-    written = []
-    for planned in plans:
-        for name, figure in relation_figures(planned, events):
-            if len(plans) > 1:
-                figure.suptitle(planned.cohort)
-            folder.plots.mkdir(exist_ok=True)
-            written.append(folder.plots / f"{name}{suffixes[planned.cohort]}.png")
-            figure.savefig(written[-1], dpi=DPI)
-    return written
+    figures = {planned.cohort: relation_figures(planned, events) for planned in plans}
+    return save_figures(folder, figures)
 
 
 def relation_figures(planned: Planned, events: Events) -> Iterator[tuple[str, Figure]]:
@@ -78,22 +70,6 @@ def last_mixture(cohort: str, events: Events) -> Mapping[str, Any] | None:
         if event["event"] == "mixed" and event["cohort"] == cohort and "weights" in event:
             return event
     return None
-
-
-def file_suffixes(cohorts: list[str]) -> dict[str, str]:
-    """What to add to file names: nothing for one cohort; no two are alike.
-
-    A backbone can be named by a path, so only plain characters are kept.
-    """
-    if len(cohorts) == 1:
-        return {cohorts[0]: ""}
-    suffixes: dict[str, str] = {}
-    for cohort in cohorts:
-        plain = "-" + re.sub(r"[^A-Za-z0-9_.-]+", "-", cohort)[-48:].strip("-.")
-        while plain in suffixes.values():
-            plain += "-other"
-        suffixes[cohort] = plain
-    return suffixes
 
 
 def tried_figure(clusters: Mapping[str, Any]) -> Figure:

@@ -28,6 +28,12 @@ def compares_relations(rows: Sequence[Row]) -> bool:
     return any(is_relation(key) for row in rows for key in row["keys"])
 
 
+def compares_mixtures(rows: Sequence[Row]) -> bool:
+    """Whether arms may differ in how well their mixtures fit the ranks they are cut to."""
+    keys = {key.partition(".")[0] for row in rows for key in row["keys"]}
+    return bool(keys & {"strategy", "ranks", "adapter"})
+
+
 def is_relation(key: str) -> bool:
     """Whether a key is one of `relation`."""
     return key.partition(".")[0] == "relation"

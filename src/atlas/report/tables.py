@@ -81,6 +81,8 @@ def client_table(summary: Mapping[str, Any], tasks: Mapping[str, str]) -> Table:
         size(traffic["up"] / len(traffic["clients"])),
         size(traffic["down"] / len(traffic["clients"])),
     )
+    if "split" in traffic:
+        table.caption = split_text(traffic)
     worst = min(alone.values()) if alone else None
     table.add_row(
         "worst",
@@ -92,6 +94,16 @@ def client_table(summary: Mapping[str, Any], tasks: Mapping[str, str]) -> Table:
         f"{100 * gain['worst']:+.1f}" if gain else "",
     )
     return table
+
+
+def split_text(traffic: Mapping[str, Any]) -> str:
+    """What splitting cost, beside what adapters and everything else took."""
+    both = {way: traffic["split"][way] for way in ("up", "down")}
+    rest = sum(traffic[way] - both[way] for way in both)
+    return (
+        f"split steps sent {size(both['up'])} of activations up and {size(both['down'])} of "
+        f"gradients down, all else {size(rest)}: splitting saves memory, not traffic"
+    )
 
 
 def runs_table(rows: Sequence[Mapping[str, Any]]) -> Table:

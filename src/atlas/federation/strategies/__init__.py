@@ -1,5 +1,5 @@
 """The strategies that ship with Atlas; importing this package registers them."""
 
-from atlas.federation.strategies import fedavg, graphs, local, oracle, peers, pooled
+from atlas.federation.strategies import fedavg, graphs, local, oracle, peers, pooled, ranks
 
-__all__ = ["fedavg", "graphs", "local", "oracle", "peers", "pooled"]
+__all__ = ["fedavg", "graphs", "local", "oracle", "peers", "pooled", "ranks"]

@@ -1,0 +1,97 @@
+"""What a backbone takes on a device: bytes of weights, and numbers that training keeps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from torch import Tensor, nn
+
+from atlas.backbones.blocks import Config
+from atlas.backbones.families import Family
+from atlas.federation.backbone import Footprint
+
+
+def weigh(
+    model: nn.Module, family: Family, embeddings: nn.Module, blocks: nn.ModuleList, config: Config
+) -> Footprint:
+    """The footprint of a loaded model; weights that two parts share count where they come first.
+
+    Args:
+        model: The whole model.
+        family: How it is cut.
+        embeddings: Its part below the first block.
+        blocks: Its blocks.
+        config: Of its body.
+    """
+    seen: set[int] = set()
+    below = _new_bytes(embeddings.parameters(), seen)
+    each = tuple(_new_bytes(block.parameters(), seen) for block in blocks)
+    # Blocks of one model are alike; the last one speaks for all.
+    widths = _widths(family, blocks[-1])
+    kept, read = kept_numbers(family, config.hidden_size, widths)
+    return Footprint(
+        embeddings=below,
+        blocks=each,
+        top=_new_bytes(model.parameters(), seen),
+        itemsize=next(model.parameters()).element_size(),
+        width=config.hidden_size,
+        kept=kept,
+        read=read,
+        passing=config.hidden_size + widths["up"],
+        scores=config.num_attention_heads * family.scores,
+        inputs=_adapter_inputs(family, blocks, config.hidden_size, widths["up"]),
+        vocabulary=config.vocab_size if family.mask == "causal" else 0,
+    )
+
+
+def kept_numbers(family: Family, width: int, widths: Mapping[str, int]) -> tuple[int, int]:
+    """Numbers per token that a block keeps: as a whole, and where one place is read.
+
+    Its input and what its two norms were given (those of a gated model keep it twice, before and
+    after they scale it), queries, keys and values as attention saw them, what attention gave, and
+    the inputs of the feed-forward part's activation (three of them where a gate multiplies).
+    """
+    query, key, value = widths["query"], widths["key"], widths["value"]
+    if "gate" in widths:
+        # Heads that share keys and values get copies of them.
+        key = value = query
+        norms, mlp = 4 * width, 3 * widths["up"]
+    else:
+        norms, mlp = 3 * width, widths["up"]
+    attended = 0 if family.scores else query
+    return norms + query + key + value + attended + mlp, width + key + value
+
+
+def _widths(family: Family, block: nn.Module) -> dict[str, int]:
+    found = {}
+    for short, path in family.modules.items():
+        module = block.get_submodule(path)
+        assert isinstance(module, nn.Linear)
+        found[short] = module.out_features
+    return found
+
+
+def _adapter_inputs(
+    family: Family, blocks: nn.ModuleList, width: int, mlp: int
+) -> dict[str, tuple[str, int]]:
+    """What an adapter keeps beyond its block's own needs, by full module name."""
+    inputs = {"up": ("mlp", width), "gate": ("mlp", width), "down": ("down", mlp)}
+    if "gate" in family.modules:
+        inputs |= dict.fromkeys(("query", "key", "value"), ("attention", width))
+    if family.scores:
+        inputs["output"] = ("output", width)
+    return {
+        f"{family.blocks}.{index}.{family.modules[short]}": entry
+        for index in range(len(blocks))
+        for short, entry in inputs.items()
+        if short in family.modules
+    }
+
+
+def _new_bytes(parameters: Iterable[Tensor], seen: set[int]) -> int:
+    total = 0
+    for parameter in parameters:
+        if id(parameter) not in seen:
+            seen.add(id(parameter))
+            total += parameter.numel() * parameter.element_size()
+    return total

@@ -1,0 +1,16 @@
+"""Methods that differ in how adapters of unequal ranks become one.
+
+`hetlora` (Cho et al. 2024) pads factors with zeros, weights them by the norm of what each adapter
+changes and cuts the mean to each client's rank; its pruning of ranks is left out. `flexlora` (Bai
+et al. 2024) cuts the exact mixture by its singular values. `flora` (Wang et al. 2024) stacks all
+factors, which is exact; clients add the product to a dense change of their own and start anew.
+`ffa` (Sun et al. 2024) leaves A as drawn, so that the mean of B alone is exact.
+"""
+
+from atlas.federation.relations import norm_shares
+from atlas.federation.strategy import Strategy, data_shares, register
+
+HETLORA = register(Strategy(name="hetlora", relation=norm_shares, space="factors"))
+FLEXLORA = register(Strategy(name="flexlora", relation=data_shares, space="svd"))
+FLORA = register(Strategy(name="flora", relation=data_shares, space="stack", deliver="merge"))
+FFA = register(Strategy(name="ffa", relation=data_shares, space="b", trains="b"))

@@ -1,0 +1,173 @@
+"""Ranks within a budget: maximise sum over layers of importance * log2(1 + rank).
+
+A layer of rank r costs r times its unit; every layer has at least the smallest rank allowed.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+LARGEST_SEARCH = 2_000_000
+"""Plans that the exhaustive solver is willing to look at."""
+
+
+def worth(importance: Sequence[float], ranks: Sequence[int]) -> float:
+    """The objective."""
+    return sum(i * math.log2(1 + r) for i, r in zip(importance, ranks, strict=True))
+
+
+def cost(units: Sequence[float], ranks: Sequence[int]) -> float:
+    """What ranks take of the budget."""
+    return sum(u * r for u, r in zip(units, ranks, strict=True))
+
+
+def greedy_ranks(
+    importance: Sequence[float], units: Sequence[float], budget: float, choices: Sequence[int]
+) -> tuple[int, ...]:
+    """Raise the layer that gains most per byte, step by step; then exchange what pays.
+
+    The gain of a layer's next step, per byte, only falls, so the order by that gain is the best
+    until the first step that no longer fits. What is lost there, exchanges largely win back.
+
+    Args:
+        importance: Of each layer, not negative.
+        units: Cost of one rank in each layer, positive.
+        budget: At least the cost of the smallest choice everywhere.
+        choices: Allowed ranks, rising.
+    """
+    _check_floor(units, budget, choices)
+    steps = [0] * len(units)
+    left = budget - cost(units, [choices[0]] * len(units))
+    queue = [_next_step(importance, units, choices, layer, 0) for layer in range(len(units))]
+    heapq.heapify(queue)
+    while queue:
+        _, price, layer = heapq.heappop(queue)
+        if not math.isfinite(price) or price > left:
+            # Later steps of this layer cost more still; other layers may have cheaper ones.
+            continue
+        left -= price
+        steps[layer] += 1
+        heapq.heappush(queue, _next_step(importance, units, choices, layer, steps[layer]))
+    return _exchanged(importance, units, budget, choices, [choices[step] for step in steps])
+
+
+def _exchanged(
+    importance: Sequence[float],
+    units: Sequence[float],
+    budget: float,
+    choices: Sequence[int],
+    ranks: list[int],
+) -> tuple[int, ...]:
+    """Give two layers other ranks as long as the best such change is worth anything."""
+    pairs = list(itertools.combinations(range(len(ranks)), 2))
+    while True:
+        spare = budget - cost(units, ranks)
+        changes = [
+            [(u * (r - own), i * math.log2((1 + r) / (1 + own)), r) for r in choices]
+            for u, i, own in zip(units, importance, ranks, strict=True)
+        ]
+        best, gain = None, 1e-12 * worth(importance, ranks)
+        for one, two in pairs:
+            for (price, more, r), (other, less, s) in itertools.product(changes[one], changes[two]):
+                if price + other <= spare and more + less > gain:
+                    best, gain = ((one, r), (two, s)), more + less
+        if best is None:
+            return tuple(ranks)
+        for layer, rank in best:
+            ranks[layer] = rank
+
+
+def _next_step(
+    importance: Sequence[float],
+    units: Sequence[float],
+    choices: Sequence[int],
+    layer: int,
+    step: int,
+) -> tuple[float, float, int]:
+    """(minus gain per byte, price, layer) of raising a layer; an endless price at the top."""
+    if step + 1 == len(choices):
+        return 0.0, math.inf, layer
+    price = (choices[step + 1] - choices[step]) * units[layer]
+    gain = importance[layer] * math.log2((1 + choices[step + 1]) / (1 + choices[step]))
+    return -gain / price, price, layer
+
+
+def exhaustive_ranks(
+    importance: Sequence[float], units: Sequence[float], budget: float, choices: Sequence[int]
+) -> tuple[int, ...]:
+    """The best plan of all; the yardstick of the greedy one, for few layers only.
+
+    Raises:
+        ValueError: If there are too many plans to look at.
+    """
+    _check_floor(units, budget, choices)
+    plans = len(choices) ** len(units)
+    if plans > LARGEST_SEARCH:
+        raise ValueError(f"{plans} plans are too many to try; allowed: {LARGEST_SEARCH}")
+    fitting = (
+        plan
+        for plan in itertools.product(choices, repeat=len(units))
+        if cost(units, plan) <= budget
+    )
+    return max(fitting, key=lambda plan: worth(importance, plan))
+
+
+def uniform_ranks(
+    importance: Sequence[float], units: Sequence[float], budget: float, choices: Sequence[int]
+) -> tuple[int, ...]:
+    """The largest rank that every layer can have; importance does not count."""
+    del importance
+    _check_floor(units, budget, choices)
+    best = max(r for r in choices if cost(units, [r] * len(units)) <= budget)
+    return (best,) * len(units)
+
+
+SOLVERS = {"importance": greedy_ranks, "exhaustive": exhaustive_ranks, "uniform": uniform_ranks}
+
+
+def _check_floor(units: Sequence[float], budget: float, choices: Sequence[int]) -> None:
+    floor = cost(units, [choices[0]] * len(units))
+    if floor > budget:
+        raise ValueError(f"the smallest ranks cost {floor:g}, the budget is {budget:g}")
+
+
+def layer_importance(norms: Sequence[float], depths: Sequence[float], slope: float) -> list[float]:
+    """Importance of layers, mean one before depth counts.
+
+    Args:
+        norms: Length of the loss gradient of each layer.
+        depths: Where each layer sits: 0 at the bottom, 1 at the top.
+        slope: How much more the top counts than the bottom.
+    """
+    mean = sum(norms) / len(norms)
+    shares = [norm / mean if mean > 0 else 1.0 for norm in norms]
+    return [share * (1 + slope * depth) for share, depth in zip(shares, depths, strict=True)]
+
+
+def cluster_complexity(
+    features: Tensor, labels: Sequence[int], norms: Sequence[float]
+) -> dict[int, float]:
+    """How hard each cluster is, the hardest at one.
+
+    Variance of the fingerprints inside the cluster times its clients' mean gradient norm: a
+    cluster whose clients differ much, and whose losses still have far to fall, needs more ranks.
+
+    Args:
+        features: Fingerprints [n, d].
+        labels: Cluster of each.
+        norms: Gradient norm of each.
+    """
+    found: dict[int, float] = {}
+    for label in sorted(set(labels)):
+        rows = torch.tensor([i for i, own in enumerate(labels) if own == label])
+        own = features[rows.to(features.device)].to(torch.float64)
+        variance = float((own - own.mean(0)).square().sum(1).mean())
+        found[label] = variance * sum(norms[i] for i in rows.tolist()) / len(rows)
+    largest = max(found.values())
+    return {label: value / largest if largest > 0 else 1.0 for label, value in found.items()}

@@ -1,0 +1,119 @@
+"""Ranks within a budget."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from atlas.ops.ranks import (
+    SOLVERS,
+    cluster_complexity,
+    cost,
+    exhaustive_ranks,
+    greedy_ranks,
+    layer_importance,
+    uniform_ranks,
+    worth,
+)
+
+CHOICES = (4, 8, 16, 32, 64)
+
+
+def random_case(seed):
+    """Importances, prices and a budget between the floor and everything."""
+    draw = np.random.default_rng(seed)
+    layers = int(draw.integers(2, 7))
+    importance = draw.uniform(0.05, 3.0, layers).tolist()
+    units = draw.choice([96.0, 128.0, 192.0, 480.0], layers).tolist()
+    least, most = (cost(units, [rank] * layers) for rank in (CHOICES[0], CHOICES[-1]))
+    return importance, units, float(draw.uniform(least, most))
+
+
+def best_by_hand(importance, units, budget):
+    """A plain loop over all plans, written apart from the solver."""
+    best = -math.inf
+    for plan in itertools.product(CHOICES, repeat=len(units)):
+        price = sum(u * r for u, r in zip(units, plan, strict=True))
+        if price <= budget:
+            gain = sum(i * math.log(1 + r, 2) for i, r in zip(importance, plan, strict=True))
+            best = max(best, gain)
+    return best
+
+
+def test_greedy_is_within_five_percent_of_the_best_over_two_hundred_cases():
+    gaps = []
+    for seed in range(200):
+        importance, units, budget = random_case(seed)
+        greedy = greedy_ranks(importance, units, budget, CHOICES)
+        exact = exhaustive_ranks(importance, units, budget, CHOICES)
+        assert cost(units, greedy) <= budget
+        assert cost(units, exact) <= budget
+        best = worth(importance, exact)
+        gaps.append(1 - worth(importance, greedy) / best)
+    assert min(gaps) >= -1e-12
+    assert max(gaps) <= 0.05
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_the_exhaustive_solver_equals_a_plain_loop(seed):
+    importance, units, budget = random_case(seed)
+    found = worth(importance, exhaustive_ranks(importance, units, budget, CHOICES))
+    assert found == pytest.approx(best_by_hand(importance, units, budget), abs=1e-12)
+
+
+@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("method", sorted(SOLVERS))
+def test_a_larger_budget_is_never_worth_less(method, seed):
+    importance, units, budget = random_case(seed)
+    small = SOLVERS[method](importance, units, budget, CHOICES)
+    large = SOLVERS[method](importance, units, 1.5 * budget, CHOICES)
+    assert worth(importance, large) >= worth(importance, small) - 1e-9
+
+
+def test_half_the_budget_lowers_ranks():
+    importance, units = [1.0, 2.0, 0.5], [100.0, 100.0, 100.0]
+    whole = greedy_ranks(importance, units, 6000, CHOICES)
+    half = greedy_ranks(importance, units, 3000, CHOICES)
+    assert sum(half) < sum(whole)
+    assert all(less <= more for less, more in zip(half, whole, strict=True))
+
+
+def test_importance_decides_and_uniform_does_not_hear_it():
+    units, budget = [100.0, 100.0], 4000
+    first = greedy_ranks([5.0, 1.0], units, budget, CHOICES)
+    second = greedy_ranks([1.0, 5.0], units, budget, CHOICES)
+    assert first == second[::-1]
+    assert first[0] > first[1]
+    assert uniform_ranks([5.0, 1.0], units, budget, CHOICES) == (16, 16)
+
+
+def test_everything_fits_a_large_budget():
+    assert greedy_ranks([1.0, 0.1], [10.0, 20.0], 1e9, CHOICES) == (64, 64)
+
+
+@pytest.mark.parametrize("method", sorted(SOLVERS))
+def test_a_budget_below_the_floor_is_refused_with_the_numbers(method):
+    with pytest.raises(ValueError, match="smallest ranks cost 800, the budget is 799"):
+        SOLVERS[method]([1.0, 1.0], [100.0, 100.0], 799, CHOICES)
+
+
+def test_too_many_plans_are_not_tried():
+    with pytest.raises(ValueError, match="too many to try"):
+        exhaustive_ranks([1.0] * 12, [1.0] * 12, 1e6, CHOICES)
+
+
+def test_importance_is_the_share_of_the_gradient_and_grows_with_depth():
+    assert layer_importance([1.0, 3.0], [0.0, 1.0], 0.0) == [0.5, 1.5]
+    assert layer_importance([2.0, 2.0], [0.0, 1.0], 0.5) == [1.0, 1.5]
+    assert layer_importance([0.0, 0.0], [0.0, 0.0], 0.5) == [1.0, 1.0]
+
+
+def test_complexity_is_variance_times_gradient_with_the_hardest_at_one():
+    features = torch.tensor([[0.0, 0.0], [2.0, 0.0], [5.0, 5.0], [5.0, 6.0]])
+    found = cluster_complexity(features, [0, 0, 1, 1], [1.0, 3.0, 4.0, 4.0])
+    # variances 1 and 1/4, mean norms 2 and 4
+    assert found == {0: pytest.approx(1.0), 1: pytest.approx(0.5)}
+    apart = cluster_complexity(features, [0, 1, 2, 3], [1.0] * 4)
+    assert set(apart.values()) == {1.0}
