@@ -119,9 +119,9 @@ def describe_mixing(mixing: Mixing, taken: Mapping[str, Taken]) -> dict[str, obj
     A client that took a share s of its row has (1-s) e_k + s W_k.
     """
     clients = mixing.trained.clients
-    error = describe_error(mixing.trained, mixing.mixed[0], mixing.weights[0])
-    entry: dict[str, object] = {"cohort": mixing.trained.layout.backbone, "error": error}
+    entry: dict[str, object] = {"cohort": mixing.trained.layout.backbone}
     if len(clients) <= LARGEST_LOGGED:
+        entry["error"] = describe_error(mixing.trained, mixing.mixed[0], mixing.weights[0])
         effective = effective_weights(clients, mixing.weights, taken)
         distance = {
             "trained": cluster_distance(mixing.trained, mixing.clusters),

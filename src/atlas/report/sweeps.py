@@ -13,7 +13,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from atlas.report.drawing import DPI, new_figure, quiet
-from atlas.report.plots import FEDERATED, MAJORITY
+from atlas.report.plots import ALONE, FEDERATED, MAJORITY
 from atlas.report.studies import Row, columns_of, distance_of, is_relation
 from atlas.report.tables import task_text
 
@@ -55,7 +55,7 @@ def _is_number(value: object) -> bool:
 
 
 def _arms_figure(result: Mapping[str, Any]) -> Figure:
-    """One bar per arm: its mean, a dot per seed, and the majority and the ceiling as lines."""
+    """One bar per arm: its mean and a dot per seed; majority, alone and ceiling as lines."""
     arms: dict[str, list[float]] = {}
     for row in result["rows"]:
         lines = [fill(str(value), WIDEST) for value in columns_of(row).values()]
@@ -72,7 +72,8 @@ def _arms_figure(result: Mapping[str, Any]) -> Figure:
         label = "one seed" if place == 0 else "_nolegend_"
         spread = [place + offset for offset in _offsets(len(means), 0.4)]
         axes.plot(spread, means, "o", color="k", markersize=3.5, alpha=0.7, label=label)
-    _levels(axes, result["majority"], result["ceiling"])
+    alone = (result.get("alone") or {}).get("mean")
+    _levels(axes, result["majority"], result["ceiling"], alone)
     axes.set_xticks(range(len(arms)), list(arms))
     axes.set_xlim(-0.6, len(arms) - 0.4)
     axes.set(xlabel=", ".join(columns_of(result["rows"][0])), ylabel="mean test score, %")
@@ -96,7 +97,7 @@ def _sweep_figure(result: Mapping[str, Any], key: str) -> Figure:
         axes.set_ylabel("test score, %")
     for axes, (task, found) in zip(panels, tasks.items(), strict=False):
         _draw_sweep(axes, rows, key, _score_in(task))
-        _levels(axes, found["majority"], found["ceiling"])
+        _levels(axes, found["majority"], found["ceiling"], found.get("alone"))
         chance = ", at chance" if found["at_chance"] else ""
         axes.set(title=task_text(task, found["metric"]) + chance, xlabel=key)
     if far:
@@ -171,10 +172,13 @@ def _offsets(count: int, width: float) -> list[float]:
     return [width * (n / (count - 1) - 0.5) if count > 1 else 0.0 for n in range(count)]
 
 
-def _levels(axes: Axes, majority: float, ceiling: float | None) -> None:
-    axes.axhline(100 * majority, color=MAJORITY, linewidth=1.5, linestyle="--", label="majority")
-    if ceiling is not None:
-        axes.axhline(100 * ceiling, color=CEILING, linewidth=1.5, linestyle=":", label="ceiling")
+def _levels(axes: Axes, majority: float, ceiling: float | None, alone: float | None) -> None:
+    """What arms are measured by: the majority, training alone and the ceiling, where known."""
+    known = (("majority", majority, MAJORITY, "--"), ("alone", alone, ALONE, "-."),
+             ("ceiling", ceiling, CEILING, ":"))  # fmt: skip
+    for name, value, colour, dashes in known:
+        if value is not None:
+            axes.axhline(100 * value, color=colour, linewidth=1.5, linestyle=dashes, label=name)
 
 
 def _finish(figure: Figure, panels: Sequence[Axes], title: str) -> None:
