@@ -1,0 +1,115 @@
+"""From settings to models, and to the adapters that clients start with."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from atlas.backbones.load import load_backbone
+from atlas.backbones.transformer import TransformerBackbone
+from atlas.config.models import AdapterSettings, FederationConfig
+from atlas.errors import InputError
+from atlas.federation.cohort import Cohort, Layout, Member, initial_cohort
+from atlas.federation.evaluate import Limits
+from atlas.federation.forward import Model
+from atlas.federation.holder import Holder
+
+DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16}
+
+
+def text_limits(config: FederationConfig) -> Limits:
+    """The settings' limits on text and cache."""
+    return Limits(
+        max_length=config.backbone.max_length,
+        max_new_tokens=config.backbone.max_new_tokens,
+        cache_bytes=config.train.prefix_cache_mb * 2**20,
+    )
+
+
+def open_backbone(config: FederationConfig, name: str) -> TransformerBackbone:
+    """The backbone of that name on the run's device; loaded once per process."""
+    return load_backbone(
+        name,
+        device=config.device,
+        dtype=DTYPES[config.backbone.dtype],
+        allow_hub=config.backbone.allow_hub,
+    )
+
+
+def find_model(config: FederationConfig, name: str) -> Model:
+    backbone = open_backbone(config, name)
+    settings = config.adapter
+    if config.backbone.max_length > backbone.max_positions:
+        raise InputError(
+            f"backbone.max_length: {config.backbone.max_length} given, but {name} takes at most "
+            f"{backbone.max_positions} tokens"
+        )
+    if settings.blocks > backbone.depth:
+        raise InputError(
+            f"adapter.blocks: {settings.blocks} given, but {name} has {backbone.depth} blocks"
+        )
+    first = backbone.depth - settings.blocks
+    modules, widths = [], []
+    for block in range(first, backbone.depth):
+        linears = backbone.linears(block)
+        for module in backbone.select(block, settings.modules):
+            modules.append(module)
+            widths.append((linears[module].in_features, linears[module].out_features))
+    layout = Layout(
+        backbone=backbone.name,
+        modules=tuple(modules),
+        widths=tuple(widths),
+        head=backbone.head_layers,
+        alpha=settings.alpha,
+    )
+    return Model(backbone, layout, first)
+
+
+def find_member(settings: AdapterSettings, layout: Layout, holder: Holder) -> Member:
+    wanted = [_ranks(settings, layout, member.id) for member in holder.members]
+    # Clients that share an adapter get the largest rank that any of them has.
+    ranks = tuple(max(layer) for layer in zip(*wanted, strict=True))
+    return Member(holder.id, ranks, holder.data.task.label_set)
+
+
+def _ranks(settings: AdapterSettings, layout: Layout, client: str) -> tuple[int, ...]:
+    ranks = settings.ranks.get(client, settings.rank)
+    per_layer = tuple(ranks) if isinstance(ranks, list) else (ranks,) * len(layout.modules)
+    key = f"adapter.ranks.{client}" if client in settings.ranks else "adapter.rank"
+    if len(per_layer) != len(layout.modules):
+        raise InputError(
+            f"{key}: {len(per_layer)} ranks given for {len(layout.modules)} adapted layers"
+        )
+    largest = min(min(widths) for widths in layout.widths)
+    for rank in per_layer:
+        if not 1 <= rank <= largest:
+            raise InputError(f"{key}: {rank} is not a rank; allowed: 1 to {largest}")
+    return per_layer
+
+
+def check_rank_names(settings: AdapterSettings, holders: Sequence[Holder]) -> None:
+    known = sorted(member.id for holder in holders for member in holder.members)
+    for client in settings.ranks:
+        if client not in known:
+            raise InputError(f"adapter.ranks.{client}: no such client; clients: {', '.join(known)}")
+
+
+def check_kind(config: FederationConfig, model: Model, kind: str, holder: Holder) -> None:
+    if kind != "causal":
+        return
+    new, limit = config.backbone.max_new_tokens, model.backbone.max_positions
+    if model.backbone.can_generate and new >= limit:
+        raise InputError(f"backbone.max_new_tokens: {new} given; allowed: below {limit}")
+    if not model.backbone.can_generate:
+        raise InputError(
+            f"client {holder.id}: task {holder.data.task.name!r} is causal, but backbone "
+            f"{model.backbone.name!r} is an encoder; choose a causal backbone or another task"
+        )
+
+
+def start_cohort(config: FederationConfig, model: Model, members: Sequence[Member]) -> Cohort:
+    dtype = torch.float64 if config.backbone.dtype == "float64" else torch.float32
+    return initial_cohort(
+        model.layout, members, config.seed, dtype=dtype, device=model.backbone.device
+    )
