@@ -36,7 +36,6 @@ from atlas.federation.strategy import Strategy, find_strategy
 from atlas.federation.task import ClientData
 
 
-
 @dataclass
 class Federation:
     """Everything a federation needs to run.

@@ -38,6 +38,11 @@ def open_backbone(config: FederationConfig, name: str) -> TransformerBackbone:
 
 
 def find_model(config: FederationConfig, name: str) -> Model:
+    """A backbone and where the settings put adapters in it.
+
+    Raises:
+        InputError: If the backbone is too short for the texts, or has too few blocks.
+    """
     backbone = open_backbone(config, name)
     settings = config.adapter
     if config.backbone.max_length > backbone.max_positions:
@@ -67,6 +72,7 @@ def find_model(config: FederationConfig, name: str) -> Model:
 
 
 def find_member(settings: AdapterSettings, layout: Layout, holder: Holder) -> Member:
+    """What a cohort must know of a holder: the ranks the settings give it, and its labels."""
     wanted = [_ranks(settings, layout, member.id) for member in holder.members]
     # Clients that share an adapter get the largest rank that any of them has.
     ranks = tuple(max(layer) for layer in zip(*wanted, strict=True))
@@ -89,6 +95,7 @@ def _ranks(settings: AdapterSettings, layout: Layout, client: str) -> tuple[int,
 
 
 def check_rank_names(settings: AdapterSettings, holders: Sequence[Holder]) -> None:
+    """Refuse ranks for clients that do not exist."""
     known = sorted(member.id for holder in holders for member in holder.members)
     for client in settings.ranks:
         if client not in known:
@@ -96,6 +103,7 @@ def check_rank_names(settings: AdapterSettings, holders: Sequence[Holder]) -> No
 
 
 def check_kind(config: FederationConfig, model: Model, kind: str, holder: Holder) -> None:
+    """Refuse a causal task on a model that cannot generate, or not as long as is asked."""
     if kind != "causal":
         return
     new, limit = config.backbone.max_new_tokens, model.backbone.max_positions
@@ -109,6 +117,7 @@ def check_kind(config: FederationConfig, model: Model, kind: str, holder: Holder
 
 
 def start_cohort(config: FederationConfig, model: Model, members: Sequence[Member]) -> Cohort:
+    """The adapters that members start with."""
     dtype = torch.float64 if config.backbone.dtype == "float64" else torch.float32
     return initial_cohort(
         model.layout, members, config.seed, dtype=dtype, device=model.backbone.device

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -65,7 +66,10 @@ def trial_bytes(group: Group, client: str, settings: TrainSettings, seed: int) -
     part = {client: (holder.data.task, examples)}
     # A step without the cache, as a small device would do it.
     store = ExampleStore(group.model, part, group.limits.max_length, cache_bytes=0)
-    stack = stack_cohorts([group.arms["held"].select([client])])
+    # By itself: in the group's stack it is padded to the largest rank of all.
+    held = group.arms["held"]
+    own = regraded(replace(held, members=(held.members[held.clients.index(client)],)), {}, seed)
+    stack = stack_cohorts([own])
     rows = store.rows(client)
     lesson = Lesson(client, rows, rows[:0])
     one = settings.model_copy(update={"epochs": None, "steps": 1, "early_stop": None})
@@ -82,6 +86,6 @@ def trial_bytes(group: Group, client: str, settings: TrainSettings, seed: int) -
     size = backbone.size
     blocks = sum(size.blocks[:point])
     weights = size.embeddings + blocks + (size.top if point is None else 0)
-    own = group.arms["held"].take(client).items()
-    held = sum(value.nbytes for name, value in own if point is None or on_device(name, point))
-    return weights + held + peak_bytes(step, backbone.device)
+    here = [n for n in own.tensors if point is None or on_device(n, point)]
+    resident = sum(own.tensors[name].nbytes for name in here)
+    return weights + resident + peak_bytes(step, backbone.device)
