@@ -22,7 +22,7 @@ from atlas.backbones.blocks import (
     rotary,
     rotary_block,
 )
-from atlas.backbones.readout import read_bert, read_distilbert, read_llama, read_mpnet
+from atlas.backbones.parts import BERT, DISTILBERT, LLAMA, MPNET, Parts
 from atlas.errors import InputError
 from atlas.federation.backbone import Activation, HeadLayer
 
@@ -46,7 +46,7 @@ class Family:
         reserved: Positions of the position table that no token can take.
         position: Computes what blocks need to know of positions.
         run: Calls one block.
-        read: Calls a block where only one place of each text is wanted.
+        parts: The pieces of one block.
         scores: Tables of attention over all pairs of tokens that a head keeps for training.
     """
 
@@ -64,7 +64,7 @@ class Family:
     reserved: int = 0
     position: Callable[[Model, Tensor], Position] = no_position
     run: Callable[[Model, Tensor, Tensor, Position], Tensor] = plain_block
-    read: Callable[[Model, Tensor, Tensor, Position, Tensor], Tensor] = read_bert
+    parts: Parts = BERT
     scores: int = 0
 
     def head_layers(self, width: int, *, pooled: bool) -> tuple[HeadLayer, ...]:
@@ -116,7 +116,7 @@ FAMILIES = (
             "down": "ffn.lin2",
         },
         head=(("pre_classifier", "relu"), ("classifier", "identity")),
-        read=read_distilbert,
+        parts=DISTILBERT,
     ),
     Family(
         name="mpnet",
@@ -137,7 +137,7 @@ FAMILIES = (
         reserved=2,
         position=relative_bias,
         run=biased_block,
-        read=read_mpnet,
+        parts=MPNET,
         scores=1,
     ),
     Family(
@@ -160,7 +160,7 @@ FAMILIES = (
         head_bias=False,
         position=rotary,
         run=rotary_block,
-        read=read_llama,
+        parts=LLAMA,
     ),
 )
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from atlas.backbones.blocks import Context, Model, Tokenizer, attention_kinds, attention_mask
 from atlas.backbones.families import find_family
 from atlas.backbones.generation import generate_greedily, take_stop_tokens
-from atlas.backbones.readout import pick
+from atlas.backbones.readout import pick, read_block
 from atlas.backbones.sizes import weigh
 from atlas.backbones.tokens import (
     Specials,
@@ -167,9 +167,8 @@ class TransformerBackbone:
         given, last = cast(Context, context), self.depth - 1
         allowed = given.masks[self._kinds[last]]
         places = self._read_places(mask)
-        return self._read(
-            self.family.read(self._blocks[last], hidden, allowed, given.position, places)
-        )
+        parts, block = self.family.parts, self._blocks[last]
+        return self._read(read_block(parts, block, hidden, allowed, given.position, places))
 
     def _read_places(self, mask: Tensor) -> Tensor:
         """Where the head reads: an encoder's first token, a causal model's last [N]."""

@@ -185,6 +185,6 @@ def _too_small(client: str, site: Site, need: Need, floor: float, budget: int) -
     where = f" ({site.device})" if site.device else ""
     return (
         f"client {client}{where}: {budget / MB:.1f} MB for training, but it takes at least "
-        f"{(need.fixed + floor) / MB:.1f} MB ({told}); give it more, or a smaller train.batch, "
-        "backbone.max_length or adapter.blocks"
+        f"{(need.fixed + floor) / MB:.1f} MB ({told}); give it more, a smaller train.batch, "
+        "backbone.max_length or adapter.blocks, or split.point: auto"
     )
