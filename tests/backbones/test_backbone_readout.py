@@ -1,7 +1,10 @@
-"""The last block's shortcut gives what the whole block gives."""
+"""Blocks on packed tokens, and the last block's shortcut, give what whole padded blocks give."""
 
+import numpy as np
 import pytest
 import torch
+
+from atlas.federation.packing import pack
 
 ENCODERS = ["bert", "bert-bare", "distilbert", "mpnet"]
 CAUSALS = ["llama", "qwen2", "qwen2-window", "qwen3", "mistral"]
@@ -16,11 +19,56 @@ def before_last(backbone, inputs):
     return hidden, context
 
 
+def packing_of(mask, rows=2):
+    """The texts of a padded rectangle dealt to so many rows, as packed tokens."""
+    lengths = mask.sum(1).numpy()
+    offsets = np.cumsum(lengths) - lengths
+    shape = (rows, len(lengths) // rows)
+    everybody = np.ones(shape, dtype=bool)
+    return pack(lengths.reshape(shape), offsets.reshape(shape), everybody, torch.device("cpu"))
+
+
+def packed(hidden, mask, plan):
+    return hidden[mask][plan.source]
+
+
 def both_ways(backbone, inputs):
-    """Features by way of the whole last block, and by the shortcut."""
+    """Features by way of the whole last block, and by the shortcut on packed tokens."""
     hidden, context = before_last(backbone, inputs)
     whole = backbone.features(backbone.block(backbone.depth - 1, hidden, context), inputs.mask)
-    return whole, backbone.last_features(hidden, inputs.mask, context)
+    plan = packing_of(inputs.mask)
+    tokens = packed(hidden, inputs.mask, plan)
+    return whole, backbone.packed_features(tokens, plan.packing, context)
+
+
+@pytest.mark.parametrize("kind", ENCODERS + CAUSALS)
+def test_packed_blocks_equal_padded_ones_in_values_and_gradients(kind, backbone_of, tools):
+    backbone = backbone_of(kind, torch.float64)
+    inputs = backbone.tokenize(tools.classify, tools.singles, 24)
+    assert not inputs.mask.all()
+    layers = {
+        name: tuple(factor.double().requires_grad_() for factor in pair)
+        for name, pair in tools.layers(backbone).items()
+    }
+    factors = [factor for pair in layers.values() for factor in pair]
+    plan = packing_of(inputs.mask)
+    with tools.adapted(backbone, layers, 8.0):
+        whole = tools.hidden(backbone, inputs)[inputs.mask]
+        tokens = packed(backbone.embed(inputs), inputs.mask, plan)
+        frame = plan.packing.frame(tokens)
+        assert frame.shape == (*inputs.mask.shape, backbone.width)
+        context = backbone.context(frame, plan.packing.mask)
+        for index in range(backbone.depth):
+            tokens = backbone.packed_block(index, tokens, plan.packing, context)
+        ours = tokens[plan.packing.real]
+        assert len(ours) == len(whole)
+        torch.testing.assert_close(ours, whole, atol=1e-10, rtol=0)
+        weights = torch.randn(whole.shape, generator=torch.Generator().manual_seed(3)).double()
+        theirs = torch.autograd.grad((whole * weights).sum(), factors, retain_graph=True)
+        found = torch.autograd.grad((ours * weights).sum(), factors)
+    for mine, other in zip(found, theirs, strict=True):
+        assert other.abs().max() > 0
+        torch.testing.assert_close(mine, other, atol=1e-9, rtol=1e-9)
 
 
 @pytest.mark.parametrize("kind", ENCODERS + CAUSALS)
@@ -53,17 +101,19 @@ def test_no_feed_forward_where_nobody_reads(kind, backbone_of, tools):
     last = backbone.depth - 1
     handles = [
         module.register_forward_hook(
-            lambda module, args, out, name=name: seen.update({name: args[0].shape[1]})
+            lambda module, args, out, name=name: seen.update({name: args[0].shape[:-1].numel()})
         )
         for name, module in backbone.linears(last).items()
     ]
-    backbone.last_features(hidden, inputs.mask, context)
+    plan = packing_of(inputs.mask)
+    tokens = packed(hidden, inputs.mask, plan)
+    backbone.packed_features(tokens, plan.packing, context)
     for handle in handles:
         handle.remove()
     whole = set(backbone.select(last, ["key", "value"]))
     assert set(seen) == set(backbone.linears(last))
     for name, places in seen.items():
-        assert places == (inputs.ids.shape[1] if name in whole else 1)
+        assert places == (tokens.shape[:-1].numel() if name in whole else len(inputs.ids))
 
 
 @pytest.mark.parametrize("kind", [*ENCODERS, "llama"])

@@ -7,7 +7,7 @@ import torch
 
 from atlas.build import assemble
 from atlas.config.capacity import RankSettings
-from atlas.engines.capacity import take_ranks, trial_bytes
+from atlas.engines.capacity import take_ranks, tell_capacity, trial_bytes
 from atlas.engines.measure import peak_bytes
 from atlas.federation.footprint import Workload, client_need
 from tests.helpers import make_client, make_config
@@ -32,9 +32,9 @@ def group_of(name, modules, blocks, *, batch=16):
 
 
 def estimate(group, settings, ranks):
-    lengths = group.store.lengths_of(group.store.rows("one/train"))
+    told = tell_capacity(group, "one", settings.train.batch)
     backbone, model = group.model.backbone, group.model
-    work = Workload(settings.train.batch, int(lengths.max()), 0, backbone.depth)
+    work = Workload(settings.train.batch, *told.values(), backbone.depth)
     need = client_need(
         backbone.size, model.layout, group.arms["held"].members[0], model.first_block, work
     )
@@ -70,7 +70,7 @@ def test_adapter_bytes_are_two_widths_times_rank_times_four_numbers():
     group, settings = group_of("tiny", ["query", "value"], 2)
     need, _ = estimate(group, settings, [4] * 4)
     width = group.model.backbone.width
-    tokens = settings.train.batch * group.store.longest(group.store.rows("one/train"))
+    tokens = tell_capacity(group, "one", settings.train.batch)["tokens"]
     assert need.units == (4 * (2 * width * 4 + tokens),) * 4
 
 

@@ -7,7 +7,7 @@ from atlas.build.devices import deal_devices
 from atlas.config.capacity import MB, PROFILES, RankSettings
 from atlas.errors import InputError
 from atlas.federation.desk import ignore
-from atlas.federation.granting import grant
+from atlas.federation.granting import Texts, grant
 from atlas.federation.importance import importance_of, loss_norms
 from atlas.federation.planning import make_plan
 from atlas.jobs.run import resume_run, start_run
@@ -66,7 +66,7 @@ def site_and_need(**changes):
     federation = planned(**changes)
     client = "task0-0"
     site = federation.plan.sites[client]
-    return client, site, site.need(20, 0)
+    return client, site, site.need(Texts(80, 20, 0))
 
 
 def test_half_of_what_adapters_may_use_lowers_ranks():
@@ -161,7 +161,7 @@ def test_a_built_in_profile_binds_without_its_ceiling():
         ranks={"devices": ["phone"], "choices": [4, 8, 16, 32, 64], "ceilings": "ignored"},
     )  # fmt: skip
     site = federation.plan.sites["one"]
-    need = site.need(64, 0)
+    need = site.need(Texts(16 * 64, 64, 0))
     settings = federation.plan.ranks
     found = grant("one", site, need, settings, [1.0] * len(need.units), 1.0)
     assert found.budget == PROFILES["phone"].memory_mb * MB

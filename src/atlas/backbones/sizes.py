@@ -28,15 +28,17 @@ def weigh(
     each = tuple(_new_bytes(block.parameters(), seen) for block in blocks)
     # Blocks of one model are alike; the last one speaks for all.
     widths = _widths(family, blocks[-1])
-    kept, read = kept_numbers(family, config.hidden_size, widths)
+    spread, read_spread = _kept_by_attention(family, widths)
     return Footprint(
         embeddings=below,
         blocks=each,
         top=_new_bytes(model.parameters(), seen),
         itemsize=next(model.parameters()).element_size(),
         width=config.hidden_size,
-        kept=kept,
-        read=read,
+        kept=_kept_by_tokens(config.hidden_size, widths),
+        spread=spread,
+        read=config.hidden_size,
+        read_spread=read_spread,
         passing=config.hidden_size + widths["up"],
         scores=config.num_attention_heads * family.scores,
         inputs=_adapter_inputs(family, blocks, config.hidden_size, widths["up"]),
@@ -44,22 +46,28 @@ def weigh(
     )
 
 
-def kept_numbers(family: Family, width: int, widths: Mapping[str, int]) -> tuple[int, int]:
-    """Numbers per token that a block keeps: as a whole, and where one place is read.
+def _kept_by_tokens(width: int, widths: Mapping[str, int]) -> int:
+    """Numbers per token that a block keeps beside attention.
 
-    Its input and what its two norms were given (those of a gated model keep it twice, before and
-    after they scale it), queries, keys and values as attention saw them, what attention gave, and
-    the inputs of the feed-forward part's activation (three of them where a gate multiplies).
+    Its input, what its two norms were given (those of a gated model keep it twice, before and after
+    they scale it), and the inputs of the feed-forward part's activation (three where a gate
+    multiplies).
+    """
+    if "gate" in widths:
+        return 4 * width + 3 * widths["up"]
+    return 3 * width + widths["up"]
+
+
+def _kept_by_attention(family: Family, widths: Mapping[str, int]) -> tuple[int, int]:
+    """Numbers per place that attention keeps: in a whole block, and where one place is read.
+
+    Queries, keys, values and what it gave; heads that share keys and values get copies of them.
     """
     query, key, value = widths["query"], widths["key"], widths["value"]
     if "gate" in widths:
-        # Heads that share keys and values get copies of them.
         key = value = query
-        norms, mlp = 4 * width, 3 * widths["up"]
-    else:
-        norms, mlp = 3 * width, widths["up"]
     attended = 0 if family.scores else query
-    return norms + query + key + value + attended + mlp, width + key + value
+    return query + key + value + attended, key + value
 
 
 def _widths(family: Family, block: nn.Module) -> dict[str, int]:

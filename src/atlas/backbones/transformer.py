@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from atlas.backbones.blocks import Context, Model, Tokenizer, attention_kinds, attention_mask
 from atlas.backbones.families import find_family
 from atlas.backbones.generation import generate_greedily, take_stop_tokens
-from atlas.backbones.readout import pick, read_block
+from atlas.backbones.packed import packed_block, read_block
 from atlas.backbones.sizes import weigh
 from atlas.backbones.tokens import (
     Specials,
@@ -25,6 +25,7 @@ from atlas.backbones.tokens import (
 )
 from atlas.errors import InputError
 from atlas.federation.backbone import Footprint, Inputs
+from atlas.federation.packing import Packing
 from atlas.federation.task import Example, Task
 
 
@@ -157,18 +158,29 @@ class TransformerBackbone:
 
     def features(self, hidden: Tensor, mask: Tensor) -> Tensor:
         """What the classification head reads [N, D], from the last block's output."""
-        return self._read(pick(hidden, self._read_places(mask)))
+        rows = torch.arange(len(hidden), device=hidden.device)
+        return self._read(hidden[rows, self._read_places(mask)][:, None])
 
-    def last_features(self, hidden: Tensor, mask: Tensor, context: object) -> Tensor:
-        """What the classification head reads [N, D], from the last block's input.
+    def packed_block(self, index: int, hidden: Tensor, packing: Packing, context: object) -> Tensor:
+        """Block `index` applied to packed tokens [n, S, D]."""
+        given = cast(Context, context)
+        mask = given.masks[self._kinds[index]]
+        block = self._blocks[index]
+        return packed_block(self.family.parts, block, hidden, mask, given.position, packing)
 
-        The same as `features` of the block's output, without what nobody reads of it.
-        """
+    def packed_features(self, hidden: Tensor, packing: Packing, context: object) -> Tensor:
+        """What the classification head reads [N, D], from the last block's packed input."""
         given, last = cast(Context, context), self.depth - 1
-        allowed = given.masks[self._kinds[last]]
-        places = self._read_places(mask)
-        parts, block = self.family.parts, self._blocks[last]
-        return self._read(read_block(parts, block, hidden, allowed, given.position, places))
+        read = read_block(
+            self.family.parts,
+            self._blocks[last],
+            hidden,
+            given.masks[self._kinds[last]],
+            given.position,
+            packing,
+            self._read_places(packing.mask),
+        )
+        return self._read(read)
 
     def _read_places(self, mask: Tensor) -> Tensor:
         """Where the head reads: an encoder's first token, a causal model's last [N]."""

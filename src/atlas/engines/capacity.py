@@ -18,11 +18,17 @@ from atlas.federation.split import lower_half, on_device
 from atlas.federation.store import ExampleStore
 
 
-def tell_capacity(group: Group, client: str) -> dict[str, int]:
-    """Tokens of a client's longest training text, and of the longest answer that is learned."""
+def tell_capacity(group: Group, client: str, batch: int) -> dict[str, int]:
+    """What a batch of a client's training texts can hold at most; see `Texts`."""
     store = group.store
     rows = store.rows(f"{client}/train")
-    return {"longest": store.longest(rows), "answers": store.longest_answer(rows)}
+    lengths = np.sort(store.lengths_of(rows))[::-1][:batch]
+    # Rows of a small client repeat no text: its batch is as large as its data.
+    return {
+        "tokens": int(lengths.sum()),
+        "longest": int(lengths.max(initial=1)),
+        "answers": store.longest_answer(rows),
+    }
 
 
 def take_ranks(group: Group, ranks: Mapping[str, Sequence[int]], seed: int) -> None:

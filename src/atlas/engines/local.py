@@ -150,7 +150,10 @@ class LocalEngine:
         }
 
     def _capacity(self, group: Group, asked: Mapping[str, Message]) -> dict[str, Reply]:
-        return {client: encode({}, tell_capacity(group, client)) for client in asked}
+        return {
+            client: encode({}, tell_capacity(group, client, self.settings.batch))
+            for client in asked
+        }
 
     def _assign(self, group: Group, asked: Mapping[str, Message]) -> dict[str, Reply]:
         ranks = {client: message.facts["ranks"] for client, message in asked.items()}

@@ -11,7 +11,7 @@ from atlas.errors import InputError
 from atlas.federation.cohort import Cohort, initial_cohort
 from atlas.federation.desk import Desk, ServerState
 from atlas.federation.footprint import block_of
-from atlas.federation.granting import Grant, Site, budget_of, grant
+from atlas.federation.granting import Grant, Site, Texts, budget_of, grant
 from atlas.federation.importance import Norms, complexities, importance_of
 from atlas.federation.message import encode
 from atlas.federation.plan import Plan
@@ -65,21 +65,18 @@ def grant_all(
     found = {}
     for client, told in sorted(facts.items()):
         site = plan.sites[client]
-        length, answers = (_count(client, told, key) for key in ("longest", "answers"))
         importance = importance_of(
             norms.get(client), site.layout.modules, site.depth, plan.ranks.depth
         )
-        texts = (max(1, length), answers)
+        texts = Texts(*(_count(client, told, key) for key in Texts._fields))
         point = split_point(client, plan, texts, importance)
-        need = site.need(*texts, point)
+        need = site.need(texts, point)
         given = grant(client, site, need, plan.ranks, importance, hard.get(client, 1.0))
         found[client] = replace(given, point=point)
     return found
 
 
-def split_point(
-    client: str, plan: Plan, texts: tuple[int, int], importance: Sequence[float]
-) -> int | None:
+def split_point(client: str, plan: Plan, texts: Texts, importance: Sequence[float]) -> int | None:
     """Blocks a client runs itself; None for all. `auto` weighs what its device can hold.
 
     Raises:
@@ -88,12 +85,12 @@ def split_point(
     if plan.split.point != "auto":
         return plan.split.point
     site = plan.sites[client]
-    whole = budget_of(site, site.need(*texts), plan.ranks)
+    whole = budget_of(site, site.need(texts), plan.ranks)
     points = range(1, site.depth + 1)
     divisions = [_division(site, plan, p, texts, importance, whole) for p in points]
     best = choose_division(divisions, site.depth, plan.split.weights.model_dump())
     if best is None:
-        least = min(site.need(*texts, p).fixed for p in points)
+        least = min(site.need(texts, p).fixed for p in points)
         raise InputError(
             f"client {client} ({site.device}): {whole / MB:.1f} MB for training, but one block "
             f"with its embeddings takes {least / MB:.1f} MB; no split helps"
@@ -105,11 +102,11 @@ def _division(
     site: Site,
     plan: Plan,
     point: int,
-    texts: tuple[int, int],
+    texts: Texts,
     importance: Sequence[float],
     budget: int,
 ) -> Division:
-    need = site.need(*texts, point)
+    need = site.need(texts, point)
     modules = zip(site.layout.modules, importance, strict=True)
     here = sum(own for module, own in modules if block_of(module) < point)
     traffic = 0 if point == site.depth else 1 + (point > site.first_block)

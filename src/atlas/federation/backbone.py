@@ -12,6 +12,7 @@ from typing import Literal, Protocol
 import torch
 from torch import Tensor, nn
 
+from atlas.federation.packing import Packing
 from atlas.federation.task import Example, Task
 
 Activation = Literal["identity", "tanh", "relu"]
@@ -66,7 +67,9 @@ class Footprint:
         itemsize: Bytes of one activation.
         width: Numbers a block passes on per token.
         kept: Numbers per token that a whole block keeps for its backward pass.
-        read: The same for the last block, where a head reads one place of each text only.
+        spread: The same of attention, which sees texts padded to the longest.
+        read: As `kept`, of the last block, where a head reads one place of each text only.
+        read_spread: As `spread`, of that block.
         passing: Numbers per token that live for a moment beside those.
         scores: Numbers per pair of tokens that a block keeps.
         inputs: By module: which input its adapter keeps beyond that, and its width. Modules that
@@ -80,7 +83,9 @@ class Footprint:
     itemsize: int
     width: int
     kept: int
+    spread: int
     read: int
+    read_spread: int
     passing: int
     scores: int
     inputs: Mapping[str, tuple[str, int]]
@@ -132,8 +137,12 @@ class Backbone(Protocol):
         """What the classification head reads [N, D], from the last block's output."""
         ...
 
-    def last_features(self, hidden: Tensor, mask: Tensor, context: object) -> Tensor:
-        """What the classification head reads [N, D], from the last block's input.
+    def packed_block(self, index: int, hidden: Tensor, packing: Packing, context: object) -> Tensor:
+        """As `block`, on packed tokens [n, S, D]."""
+        ...
+
+    def packed_features(self, hidden: Tensor, packing: Packing, context: object) -> Tensor:
+        """What the classification head reads [N, D], from the last block's packed input.
 
         As `features` after the last `block`; only what the head reads need be computed.
         """

@@ -20,7 +20,7 @@ TRAINED = 4
 """Numbers held per trained parameter: weight, gradient, first and second moment."""
 LOGITS = 3
 """Copies of the logits of a vocabulary that live at once: themselves, their loss, its gradient."""
-SLACK = 1.05
+SLACK = 1.08
 """Indices, masks and the optimiser's passing copies, which are not counted one by one."""
 FULL = 4
 """Bytes of a trained number; adapters are float32 whatever the backbone is."""
@@ -31,21 +31,23 @@ class Workload:
     """One local step of one client.
 
     Attributes:
-        batch: Texts.
-        length: Tokens of the longest.
+        texts: How many.
+        tokens: Of all of them together.
+        longest: Tokens of the longest.
         answers: Tokens with a loss in each text, for causal tasks; zero for classification.
         blocks: Blocks the client runs, from the bottom; those above run elsewhere.
     """
 
-    batch: int
-    length: int
+    texts: int
+    tokens: int
+    longest: int
     answers: int
     blocks: int
 
     @property
-    def tokens(self) -> int:
-        """Places of the padded batch."""
-        return self.batch * self.length
+    def places(self) -> int:
+        """Places of the padded rectangle that attention sees."""
+        return self.texts * self.longest
 
 
 @dataclass(frozen=True)
@@ -105,24 +107,23 @@ def client_need(
 
 
 def _activations(footprint: Footprint, layout: Layout, first_block: int, work: Workload) -> int:
+    # Blocks below the first adapter run one at a time, padded, and nothing of them is kept.
+    below = work.places * 2 * footprint.passing if first_block else 0
     trained = max(0, work.blocks - first_block)
     if not trained:
-        # Nothing below a split is trained: one block at a time, and nothing is kept.
-        return work.tokens * (footprint.width + footprint.passing) * footprint.itemsize
-    reads = work.blocks == len(footprint.blocks) and not work.answers
-    per_token = footprint.passing + trained * footprint.kept
-    pairs = trained * footprint.scores
-    if reads:
-        per_token += footprint.read - footprint.kept
-        pairs -= footprint.scores
-    top = len(footprint.blocks) - 1
-    for block in range(first_block, work.blocks):
-        if not (reads and block == top):
-            per_token += _adapter_inputs(footprint, layout, block)
-    numbers = work.tokens * per_token + work.tokens * work.length * (pairs + 1)
-    if work.blocks == len(footprint.blocks):
-        numbers += LOGITS * work.batch * work.answers * footprint.vocabulary
-    return int(SLACK * numbers * footprint.itemsize)
+        return int(SLACK * below * footprint.itemsize)
+    top = len(footprint.blocks)
+    reads = work.blocks == top and not work.answers
+    whole = trained - reads
+    per_token = footprint.passing + whole * footprint.kept + reads * footprint.read
+    per_place = whole * footprint.spread + reads * footprint.read_spread
+    for block in range(first_block, first_block + whole):
+        per_token += _adapter_inputs(footprint, layout, block)
+    numbers = work.tokens * per_token + work.places * per_place
+    numbers += work.places * work.longest * (whole * footprint.scores + 1)
+    if work.blocks == top:
+        numbers += LOGITS * work.texts * work.answers * footprint.vocabulary
+    return int(SLACK * max(numbers, below) * footprint.itemsize)
 
 
 def _adapter_inputs(footprint: Footprint, layout: Layout, block: int) -> int:

@@ -1,6 +1,6 @@
 """One forward pass for many clients: the backbone once, each client's adapter on its own rows.
 
-Letters in shapes: n clients, b examples per client, T tokens, D width, R rank, L labels.
+Letters in shapes: n clients, b examples per client, S tokens per client, D width, R rank, L labels.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from torch.nn import functional
 
 from atlas.federation.backbone import ACTIVATIONS, Backbone
 from atlas.federation.cohort import Cohort, Layout
+from atlas.federation.packing import Packing
 
 
 @dataclass(frozen=True)
@@ -67,15 +68,15 @@ class Batch:
     """Examples of n rows, already run through the blocks below the first adapter.
 
     Attributes:
-        hidden: [n, b, T, D].
-        mask: True at real tokens [n, b, T].
+        hidden: Packed tokens [n, S, D].
+        packing: Where the texts are in them.
         present: False where a row has fewer than b examples [n, b].
         labels: [n, b]; for causal tasks unused.
-        targets: Expected next tokens [n, b, T], -100 where no loss is taken; None for labels.
+        targets: Expected next tokens [n, S], -100 where no loss is taken; None for labels.
     """
 
     hidden: Tensor
-    mask: Tensor
+    packing: Packing
     present: Tensor
     labels: Tensor
     targets: Tensor | None
@@ -145,7 +146,7 @@ def adapters_active(model: Model, stack: Stack) -> Iterator[None]:
 def _low_rank_hook(a: Tensor, scaled_b: Tensor, dense: Sequence[Tensor | None]) -> Any:  # noqa: ANN401 - torch's hook type
     def add(module: nn.Module, args: tuple[Tensor, ...], output: Tensor) -> Tensor:
         del module
-        x = args[0].reshape(a.shape[0], -1, a.shape[2]).to(a.dtype)  # [n, b*T, d_in]
+        x = args[0].reshape(a.shape[0], -1, a.shape[2]).to(a.dtype)  # [n, tokens, d_in]
         change = torch.bmm(torch.bmm(x, a.transpose(1, 2)), scaled_b.transpose(1, 2))
         if any(delta is not None for delta in dense):
             # Row by row: a batched product would copy every client's dense change.
@@ -162,13 +163,13 @@ def run(model: Model, stack: Stack, batch: Batch) -> Outcome:
 
 
 def run_blocks(model: Model, stack: Stack, batch: Batch, blocks: range) -> Tensor:
-    """A batch through some blocks, [n, b, T, D]; its `hidden` is the first one's input."""
-    hidden = batch.hidden.flatten(0, 1)
-    context = model.backbone.context(hidden, batch.mask.flatten(0, 1))
+    """A batch through some blocks, [n, S, D]; its `hidden` is the first one's input."""
+    hidden, packing = batch.hidden, batch.packing
+    context = model.backbone.context(packing.frame(hidden), packing.mask)
     with adapters_active(model, stack):
         for block in blocks:
-            hidden = model.backbone.block(block, hidden, context)
-    return hidden.reshape(batch.hidden.shape)
+            hidden = model.backbone.packed_block(block, hidden, packing, context)
+    return hidden
 
 
 def run_top(model: Model, stack: Stack, batch: Batch, first: int) -> Outcome:
@@ -176,12 +177,11 @@ def run_top(model: Model, stack: Stack, batch: Batch, first: int) -> Outcome:
     last = model.backbone.depth - 1
     if batch.targets is not None:
         hidden = run_blocks(model, stack, batch, range(first, last + 1))
-        return _predict_tokens(model.backbone, hidden.flatten(0, 1), batch)
-    hidden = run_blocks(model, stack, batch, range(first, last)).flatten(0, 1)
-    mask = batch.mask.flatten(0, 1)
-    context = model.backbone.context(hidden, mask)
+        return _predict_tokens(model.backbone, hidden, batch)
+    hidden, packing = run_blocks(model, stack, batch, range(first, last)), batch.packing
+    context = model.backbone.context(packing.frame(hidden), packing.mask)
     with adapters_active(model, stack):
-        features = model.backbone.last_features(hidden, mask, context)
+        features = model.backbone.packed_features(hidden, packing, context)
     return _classify(model.layout, stack, features.reshape(*batch.labels.shape, -1), batch)
 
 
@@ -210,16 +210,17 @@ def _classify(layout: Layout, stack: Stack, features: Tensor, batch: Batch) -> O
 def _predict_tokens(backbone: Backbone, hidden: Tensor, batch: Batch) -> Outcome:
     assert batch.targets is not None
     n, b = batch.present.shape
-    wanted = (batch.targets >= 0) & batch.present[:, :, None]
-    where = wanted.reshape(n * b, -1)
+    # Texts that are not present have no tokens of their own, except in a row without any.
+    wanted = (batch.targets >= 0) & batch.packing.real & batch.present.any(1, keepdim=True)
     # Only positions that carry loss meet the vocabulary, by far the largest matrix.
-    logits = backbone.vocabulary_logits(hidden[where])
+    logits = backbone.vocabulary_logits(hidden[wanted])
     token_losses = functional.cross_entropy(
         logits.to(torch.promote_types(logits.dtype, torch.float32)),
-        batch.targets.reshape(n * b, -1)[where],
+        batch.targets[wanted],
         reduction="none",
     )
-    example = torch.nonzero(where)[:, 0]
-    losses = token_losses.new_zeros(n * b).index_add(0, example, token_losses)
-    counts = wanted.sum(2).to(losses.dtype)
-    return Outcome(losses.reshape(n, b), counts, torch.zeros_like(batch.labels))
+    text = batch.packing.back.reshape(wanted.shape)[wanted] // batch.packing.slots.shape[1]
+    losses = token_losses.new_zeros(n * b).index_add(0, text, token_losses)
+    counts = torch.zeros_like(losses).index_add(0, text, torch.ones_like(token_losses))
+    both = (losses.reshape(n, b), counts.reshape(n, b))
+    return Outcome(*both, torch.zeros_like(batch.labels))

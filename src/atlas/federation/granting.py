@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from atlas.config.capacity import MB, DeviceSettings, RankSettings
 from atlas.errors import InputError
@@ -11,6 +12,14 @@ from atlas.federation.backbone import Footprint
 from atlas.federation.cohort import Layout, Member
 from atlas.federation.footprint import Need, Workload, client_need
 from atlas.ops.ranks import SOLVERS, cost
+
+
+class Texts(NamedTuple):
+    """The most a batch of a client's texts holds: tokens, the longest text, the longest answer."""
+
+    tokens: int
+    longest: int
+    answers: int
 
 
 @dataclass(frozen=True)
@@ -40,9 +49,9 @@ class Site:
         """Blocks of the backbone."""
         return len(self.footprint.blocks)
 
-    def need(self, length: int, answers: int, blocks: int | None = None) -> Need:
-        """What a step on texts of that length takes here, where only so many blocks run here."""
-        work = Workload(self.batch, length, answers, blocks or self.depth)
+    def need(self, texts: Texts, blocks: int | None = None) -> Need:
+        """What a step on its longest texts takes, where only so many blocks run here."""
+        work = Workload(self.batch, *texts, blocks or self.depth)
         return client_need(self.footprint, self.layout, self.member, self.first_block, work)
 
 

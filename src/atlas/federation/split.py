@@ -3,7 +3,7 @@
 In every step the client's activations go up and their gradients come down, as messages of the
 ordinary codec. Both halves compute what an undivided step computes, so the result is the same;
 what a client saves is the memory of the upper blocks. It does not save traffic: a step moves
-2 * batch * length * width numbers, while an adapter moves once a round.
+2 * batch * length * width numbers (length the mean: padding is not sent), an adapter once a round.
 
 The labels, or the answers, of a batch go up with it.
 """
@@ -41,19 +41,18 @@ class Wire:
     def carry(
         self, values: Tensor, lengths: Sequence[int], owners: Sequence[int], way: Direction
     ) -> Tensor:
-        """Activations or gradients [n, b, T, D] as they arrive on the other side.
+        """Activations or gradients [n, S, D] as they arrive on the other side.
 
-        A client sends no more than its own longest text needs, whatever its neighbours in the
-        stack are padded to.
+        A client sends its own tokens, however many its neighbours in the stack have.
         """
         counts = self.up if way == "up" else self.down
         arrived = torch.zeros_like(values)
         for row, (length, owner) in enumerate(zip(lengths, owners, strict=True)):
-            sent = values[row, :, :length].detach()
+            sent = values[row, :length].detach()
             message = encode({"values": sent}, {})
             counts[owner] = counts.get(owner, 0) + len(message)
             self.payload += sent.numel() * sent.element_size()
-            arrived[row, :, :length] = decode(message).tensors["values"].to(values.device)
+            arrived[row, :length] = decode(message).tensors["values"].to(values.device)
         return arrived
 
 
@@ -72,7 +71,7 @@ def split_gradients(
         owners: Whom each row belongs to, for the counts.
         wire: Counts what is carried.
     """
-    lengths = batch.mask.any(1).sum(-1).tolist()
+    lengths = batch.packing.real.sum(1).tolist()
     below = run_blocks(model, stack, batch, range(model.first_block, point))
     above = wire.carry(below, lengths, owners, "up").requires_grad_()
     first = max(point, model.first_block)

@@ -17,13 +17,14 @@ from torch import Tensor
 
 from atlas.federation.backbone import Inputs
 from atlas.federation.forward import Batch, Model
+from atlas.federation.packing import pack
 from atlas.federation.task import Example, Task
 
 Part = tuple[Task, Sequence[Example]]
 Rows = NDArray[np.int64]
 PREFIX_BATCH = 64
 BAND = 0.8
-"""Rows whose longest text is shorter than this share of the longest run in a pass of their own."""
+"""Rows with fewer tokens than this share of the longest run in a pass of their own."""
 
 
 class ExampleStore:
@@ -47,6 +48,7 @@ class ExampleStore:
         self.lengths = lengths.to(device)
         self._host_lengths = lengths.cpu().numpy()
         self.offsets = (lengths.cumsum(0) - lengths).to(device)
+        self._host_offsets = self.offsets.cpu().numpy()
         self.ids = _pack([(inputs.ids, inputs.mask) for inputs in encoded], device)
         self.types = _pack([(inputs.types, inputs.mask) for inputs in encoded], device)
         targets = [(i.targets, i.mask) for i in encoded if i.targets is not None]
@@ -61,10 +63,6 @@ class ExampleStore:
     def lengths_of(self, rows: Rows) -> Rows:
         """Tokens of each of some examples."""
         return self._host_lengths[rows]
-
-    def longest(self, rows: Rows) -> int:
-        """Tokens of the longest of some examples; zero of none."""
-        return int(self._host_lengths[rows].max(initial=0))
 
     def longest_answer(self, rows: Rows) -> int:
         """Most tokens of an example that carry a loss of their own; zero for classification."""
@@ -89,11 +87,11 @@ class ExampleStore:
         return self
 
     def bands(self, picks: Sequence[Rows]) -> list[list[int]]:
-        """Rows of a stack in groups of similar length, so that short texts are not padded to long.
+        """Rows of a stack in groups of like many tokens, so that few of them are filled up.
 
         Rows are independent, so running them in groups changes nothing but the padding computed.
         """
-        longest = [int(self._host_lengths[pick].max()) if len(pick) else 0 for pick in picks]
+        longest = [int(self._host_lengths[pick].sum()) for pick in picks]
         bands: list[list[int]] = []
         for row in sorted(range(len(picks)), key=lambda row: (-longest[row], row)):
             if not bands or longest[row] < BAND * longest[bands[-1][0]]:
@@ -102,33 +100,28 @@ class ExampleStore:
         return [sorted(band) for band in bands]
 
     def batch(self, picks: Sequence[Rows]) -> Batch:
-        """The examples picked for each row of a stack, padded to a rectangle."""
+        """The examples picked for each row of a stack, packed row by row."""
         device = self.labels.device
         size = max(len(pick) for pick in picks)
         table = np.zeros((len(picks), size), dtype=np.int64)
         present = np.zeros((len(picks), size), dtype=bool)
         for row, pick in enumerate(picks):
-            # A row without examples borrows example 0; it is marked as not present.
-            table[row] = np.resize(pick, size) if len(pick) else 0
+            table[row, : len(pick)] = pick
             present[row, : len(pick)] = True
-        return self._gather(
-            torch.from_numpy(table).to(device), torch.from_numpy(present).to(device)
-        )
-
-    def _gather(self, table: Tensor, present: Tensor) -> Batch:
-        lengths = self.lengths[table]
-        positions = torch.arange(int(lengths.max()), device=table.device)
-        mask = positions < lengths[..., None]
-        where = torch.where(mask, self.offsets[table][..., None] + positions, 0)
+        lengths, offsets = self._host_lengths[table], self._host_offsets[table]
+        plan = pack(lengths, offsets, present, device)
         if self.prefix is not None:
-            hidden = self.prefix[where]
+            hidden = self.prefix[plan.source]
         else:
-            hidden = self._run_prefix(where.flatten(0, 1), mask.flatten(0, 1))
-            hidden = hidden.reshape(*mask.shape, -1)
+            packing = plan.packing
+            texts = self._run_prefix(plan.source.flatten()[packing.slots], packing.mask)
+            hidden = packing.gather(texts)
         targets = None
         if self.targets is not None:
-            targets = torch.where(mask, self.targets[where], -100)
-        return Batch(hidden, mask, present, self.labels[table], targets)
+            targets = torch.where(plan.packing.real, self.targets[plan.source], -100)
+        chosen = torch.from_numpy(table).to(device)
+        there = torch.from_numpy(present).to(device)
+        return Batch(hidden, plan.packing, there, self.labels[chosen], targets)
 
     @torch.no_grad()
     def _run_prefix(self, where: Tensor, mask: Tensor) -> Tensor:

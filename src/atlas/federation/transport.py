@@ -30,7 +30,7 @@ class Transport(Protocol):
 
     - `fingerprint`: facts {settings}; reply: sketches by part, facts {examples, norms by part and
       layer}.
-    - `capacity`: reply: facts {longest, answers}, tokens of the longest text and answer.
+    - `capacity`: reply: facts {tokens, longest, answers}, what a batch of its texts can hold.
     - `assign`: facts {ranks, point, trial}; the client starts again with these ranks and runs
       `point` blocks itself (null: all); reply: facts {bytes}, what a trial step took, or null.
     - `fit`: facts {round}; reply: the trained adapter, facts {examples, steps, loss}.

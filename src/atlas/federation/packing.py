@@ -1,0 +1,96 @@
+"""Texts side by side without padding, and where their tokens stand in a padded rectangle.
+
+All that a block does token by token runs on packed tokens, client by client; attention alone
+needs texts apart. Letters in shapes: n rows (clients), b texts per row, N = n * b, S tokens of the
+longest row, T tokens of the longest text.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+Ints = NDArray[np.int64]
+Flags = NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class Packing:
+    """Where tokens stand.
+
+    Attributes:
+        slots: The packed token at each place of each text [N, T]; any token at padding.
+        mask: True at real tokens [N, T].
+        back: The place, in N * T, of each packed token [n * S]; any place where a row is longer
+            than its texts.
+        real: True where a packed token is one [n, S].
+    """
+
+    slots: Tensor
+    mask: Tensor
+    back: Tensor
+    real: Tensor
+
+    def spread(self, packed: Tensor) -> Tensor:
+        """Packed tokens [n, S, D] as padded texts [N, T, D]; padding holds other tokens."""
+        return packed.flatten(0, 1)[self.slots]
+
+    def gather(self, padded: Tensor) -> Tensor:
+        """Padded texts [N, T, D] as packed tokens [n, S, D]."""
+        return padded.flatten(0, 1)[self.back].reshape(*self.real.shape, -1)
+
+    def frame(self, packed: Tensor) -> Tensor:
+        """An empty rectangle [N, T, D] of the packed tokens' kind, for those who ask its shape."""
+        return packed.new_empty(1).expand(*self.slots.shape, packed.shape[-1])
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A packing of given texts, and the token of the store that goes to each place [n, S]."""
+
+    packing: Packing
+    source: Tensor
+
+
+def pack(lengths: Ints, offsets: Ints, present: Flags, device: torch.device) -> Plan:
+    """Pack texts row by row.
+
+    A text that is not present takes no room: it borrows the places of its row's first text. In a
+    row without any, the first text is packed all the same, since every row must have a token.
+
+    Args:
+        lengths: Tokens of each text [n, b], positive.
+        offsets: Where its tokens begin in the store [n, b].
+        present: False where a row has fewer than b texts [n, b].
+        device: Of the tensors returned.
+    """
+    n, b = lengths.shape
+    packed = present.copy()
+    packed[:, 0] |= ~present.any(1)
+    counts = np.where(packed, lengths, 0)
+    starts = np.where(packed, np.cumsum(counts, 1) - counts, 0)
+    shown = np.where(packed, lengths, lengths[:, :1])
+    size, longest = int(counts.sum(1).max()), int(shown.max())
+    base = np.arange(n)[:, None] * size + starts
+    places = np.arange(longest)
+    mask = places < shown.reshape(-1, 1)
+    slots = np.where(mask, base.reshape(-1, 1) + places, base.reshape(-1, 1))
+    owner = np.repeat(np.arange(n * b), counts.reshape(-1))
+    flat = counts.reshape(-1)
+    within = np.arange(len(owner)) - np.repeat(np.cumsum(flat) - flat, flat)
+    place = base.reshape(-1)[owner] + within
+    back, source = np.zeros((2, n * size), dtype=np.int64)
+    real = np.zeros(n * size, dtype=bool)
+    back[place] = owner * longest + within
+    source[place] = offsets.reshape(-1)[owner] + within
+    real[place] = True
+    slots_, mask_, back_, real_, source_ = (
+        torch.from_numpy(np.ascontiguousarray(array)).to(device)
+        for array in (slots, mask, back, real, source)
+    )
+    packing = Packing(slots_, mask_, back_, real_.reshape(n, size))
+    return Plan(packing, source_.reshape(n, size))
