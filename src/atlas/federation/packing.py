@@ -14,6 +14,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+ALIGNED = 16
+"""Rows are filled up to a multiple of this. Matrix products treat rests of their tiles in another
+order, so that a row's last bits would otherwise depend on how many rows come before it."""
 Ints = NDArray[np.int64]
 Flags = NDArray[np.bool_]
 
@@ -74,7 +77,7 @@ def pack(lengths: Ints, offsets: Ints, present: Flags, device: torch.device) -> 
     counts = np.where(packed, lengths, 0)
     starts = np.where(packed, np.cumsum(counts, 1) - counts, 0)
     shown = np.where(packed, lengths, lengths[:, :1])
-    size, longest = int(counts.sum(1).max()), int(shown.max())
+    size, longest = -(-int(counts.sum(1).max()) // ALIGNED) * ALIGNED, int(shown.max())
     base = np.arange(n)[:, None] * size + starts
     places = np.arange(longest)
     mask = places < shown.reshape(-1, 1)
