@@ -11,7 +11,7 @@ from atlas.engines.local import Progress
 from atlas.federation.desk import ignore
 from atlas.federation.planning import describe_plan, make_plan
 from atlas.jobs.planning import planned_clusters
-from atlas.jobs.run import Watch
+from atlas.jobs.run import Watch, set_threads
 
 
 def plan_run(
@@ -25,7 +25,9 @@ def plan_run(
     `planned` has an entry per cohort whose fingerprints the strategy asks for; `clusters` is None
     and `budgets` is empty where the strategy plans none.
     """
-    federation = build_federation(load_config(source, overrides), progress)
+    config = load_config(source, overrides)
+    set_threads(config)
+    federation = build_federation(config, progress)
     make_plan(federation.plan, federation.state, federation.engine, watch or ignore)
     clients = {
         holder.id: {

@@ -54,14 +54,20 @@ def start_run(
 
     Data and backbones are loaded first, so that bad input leaves no folder behind.
     """
-    threads = config.threads or os.cpu_count() or 1
-    torch.set_num_threads(threads)
+    threads = set_threads(config)
     federation = build_federation(config, progress)
     folder = RunFolder.create(parent, config.name)
     write_text_atomic(folder.machine, json.dumps(machine_facts(threads), indent=2) + "\n")
     # The config comes last: a folder is a run once it is there.
     write_text_atomic(folder.config, dump_config(config))
     return _carry_on(federation, folder, watch)
+
+
+def set_threads(config: FederationConfig) -> int:
+    """Give torch the threads that the settings name, all cores by default; returns how many."""
+    threads = config.threads or os.cpu_count() or 1
+    torch.set_num_threads(threads)
+    return threads
 
 
 def resume_run(
