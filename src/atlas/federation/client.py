@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -13,7 +13,7 @@ from atlas.config.models import TrainSettings
 from atlas.federation.early_stop import EarlyStop
 from atlas.federation.forward import Stack
 from atlas.federation.split import Wire
-from atlas.federation.stepping import Anchor, Moments, State, Turn, fresh_moments
+from atlas.federation.stepping import Anchor, Moments, Turn, begin
 from atlas.federation.store import ExampleStore, Rows
 from atlas.ops.optim import rate_at
 from atlas.runs.seeds import generator
@@ -101,12 +101,7 @@ def fit(  # noqa: PLR0913
     batches = [[batch for epoch in plan for batch in epoch] for plan in plans]
     ends = [set(np.cumsum([len(epoch) for epoch in plan]).tolist()) for plan in plans]
     device = stack.labels.device
-    state = State(
-        replace(stack, tensors=dict(stack.tensors)),
-        dict(carried[0]) if carried else fresh_moments(stack),
-        carried[1].clone() if carried else torch.zeros(len(lessons), dtype=torch.long).to(device),
-        anchor,
-    )
+    state = begin(stack, carried, anchor)
     watch = EarlyStop(settings.early_stop.patience, stack) if settings.early_stop else None
     totals = torch.zeros(len(lessons), dtype=torch.float64, device=device)
     counts = torch.zeros(len(lessons), dtype=torch.long, device=device)

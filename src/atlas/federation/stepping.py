@@ -141,6 +141,12 @@ class State:
         )
 
 
+def begin(stack: Stack, carried: tuple[Moments, Tensor] | None, anchor: Anchor | None) -> State:
+    """The state before the first step; with `carried`, moments and counts of earlier rounds."""
+    moments, made = carried or (fresh_moments(stack), torch.zeros_like(stack.labels))
+    return State(replace(stack, tensors=dict(stack.tensors)), dict(moments), made.clone(), anchor)
+
+
 def fresh_moments(stack: Stack) -> Moments:
     """Zero moments for every tensor."""
     return {k: (torch.zeros_like(v), torch.zeros_like(v)) for k, v in stack.tensors.items()}
