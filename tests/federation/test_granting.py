@@ -5,6 +5,7 @@ import pytest
 from atlas.build import assemble
 from atlas.build.devices import deal_devices
 from atlas.config.capacity import MB, PROFILES, RankSettings
+from atlas.engines import local
 from atlas.errors import InputError
 from atlas.federation.desk import ignore
 from atlas.federation.granting import Texts, grant
@@ -202,3 +203,28 @@ def test_a_resumed_run_keeps_its_ranks_and_ends_with_the_same_bits(tmp_path):
     again = resume_run(stopped.folder.path).summary
     assert again["adapters_sha256"] == whole["adapters_sha256"]
     assert again["ranks"] == whole["ranks"]
+
+
+@pytest.mark.parametrize("told", [{"tokens": "many"}, {"tokens": 9, "longest": -1, "answers": 0}])
+def test_a_client_that_tells_nothing_usable_keeps_its_ranks_also_after_a_resume(
+    tmp_path, monkeypatch, told
+):
+    settings = {
+        "strategy": "atlas", "alone": "needed", "rounds": 2,
+        "adapter": {"modules": ["query", "value"], "blocks": 2, "rank": 3},
+        "ranks": {"method": "importance", "devices": list(DEVICES), "choices": [1, 2, 4, 8]},
+        "devices": DEVICES,
+        "data": {"tasks": ["sentiment"], "clients_per_task": 3, "train": 12, "validation": 8,
+                 "test": 10},
+    }  # fmt: skip
+    real = local.tell_capacity
+
+    def odd(group, client, batch):
+        return told if client == "sentiment-2" else real(group, client, batch)
+
+    monkeypatch.setattr(local, "tell_capacity", odd)
+    stopped = start_run(make_config(**settings), tmp_path, stop_after(1))
+    summary = resume_run(stopped.folder.path).summary
+    assert set(summary["ranks"]["sentiment-2"]) == {3}
+    assert set(summary["budgets"]) == {"sentiment-1", "sentiment-3"}
+    assert [entry["client"] for entry in summary["failures"]] == ["sentiment-2"]

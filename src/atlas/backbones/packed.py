@@ -2,32 +2,36 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 from torch import Tensor
 
 from atlas.backbones.blocks import Model, Position
-from atlas.backbones.parts import Parts, attention
+from atlas.backbones.families import Family
+from atlas.backbones.parts import attention
 from atlas.federation.packing import Packing
 
 
 def packed_block(
-    parts: Parts, block: Model, hidden: Tensor, mask: Tensor, position: Position, packing: Packing
+    family: Family, block: Model, hidden: Tensor, mask: Tensor, position: Position, packing: Packing
 ) -> Tensor:
     """A block applied to packed tokens [n, S, D].
 
     Args:
-        parts: The block's family.
+        family: The block's.
         block: The block.
         hidden: Its input.
         mask: What each place of each text may see [N, 1, T, T].
         position: As the blocks of the family take it.
         packing: Where texts are.
     """
+    parts, project = family.parts, partial(_project, family, block)
     entered = parts.enter(block, hidden)
     projected = (
-        packing.spread(parts.query(block, entered)),
-        packing.spread(parts.key(block, entered)),
-        packing.spread(parts.value(block, entered)),
+        packing.spread(project("query", entered)),
+        packing.spread(project("key", entered)),
+        packing.spread(project("value", entered)),
     )
     places = torch.arange(packing.slots.shape[1], device=hidden.device)
     asked = places.expand(len(packing.slots), -1)
@@ -36,7 +40,7 @@ def packed_block(
 
 
 def read_block(  # noqa: PLR0913
-    parts: Parts,
+    family: Family,
     block: Model,
     hidden: Tensor,
     mask: Tensor,
@@ -52,12 +56,19 @@ def read_block(  # noqa: PLR0913
     """
     rows = torch.arange(len(at), device=at.device)
     read = packing.slots[rows, at]
+    parts, project = family.parts, partial(_project, family, block)
     entered = parts.enter(block, hidden)
     projected = (
-        parts.query(block, entered.flatten(0, 1)[read][:, None]),
-        packing.spread(parts.key(block, entered)),
-        packing.spread(parts.value(block, entered)),
+        project("query", entered.flatten(0, 1)[read][:, None]),
+        packing.spread(project("key", entered)),
+        packing.spread(project("value", entered)),
     )
     allowed = mask.expand(len(at), -1, -1, -1)[rows, :, at][:, :, None]
     seen = attention(parts, block, projected, allowed, position, at[:, None])
     return parts.leave(block, seen, hidden.flatten(0, 1)[read][:, None])
+
+
+def _project(family: Family, block: Model, name: str, entered: Tensor) -> Tensor:
+    """What the block's linear module of that short name makes of tokens."""
+    out: Tensor = block.get_submodule(family.modules[name])(entered)
+    return out

@@ -22,13 +22,10 @@ Heads = tuple[Tensor, Tensor]
 
 @dataclass(frozen=True)
 class Parts:
-    """One family's block.
+    """One family's block, beside the projections that its table of modules names.
 
     Attributes:
         enter: What the projections read, from the block's input [..., D].
-        query: Queries of tokens [..., D].
-        key: Keys of tokens.
-        value: Values of tokens.
         leave: The block's output from what attention gave [..., D] and the block's input.
         width: Of a head.
         turn: What positions do to queries and keys; given the places that are asked [N, Q].
@@ -36,9 +33,6 @@ class Parts:
     """
 
     enter: Callable[[Model, Tensor], Tensor]
-    query: Callable[[Model, Tensor], Tensor]
-    key: Callable[[Model, Tensor], Tensor]
-    value: Callable[[Model, Tensor], Tensor]
     leave: Callable[[Model, Tensor, Tensor], Tensor]
     width: Callable[[Model], int]
     turn: Callable[[Model, Heads, Position, Tensor], Heads]
@@ -160,9 +154,6 @@ def _leave_llama(block: Model, seen: Tensor, hidden: Tensor) -> Tensor:
 
 BERT = Parts(
     enter=as_it_is,
-    query=lambda block, x: block.attention.self.query(x),
-    key=lambda block, x: block.attention.self.key(x),
-    value=lambda block, x: block.attention.self.value(x),
     leave=_leave_bert,
     width=lambda block: block.attention.self.attention_head_size,
     turn=stay,
@@ -170,9 +161,6 @@ BERT = Parts(
 )
 DISTILBERT = Parts(
     enter=as_it_is,
-    query=lambda block, x: block.attention.q_lin(x),
-    key=lambda block, x: block.attention.k_lin(x),
-    value=lambda block, x: block.attention.v_lin(x),
     leave=_leave_distilbert,
     width=lambda block: block.attention.attention_head_size,
     turn=stay,
@@ -180,9 +168,6 @@ DISTILBERT = Parts(
 )
 MPNET = Parts(
     enter=as_it_is,
-    query=lambda block, x: block.attention.attn.q(x),
-    key=lambda block, x: block.attention.attn.k(x),
-    value=lambda block, x: block.attention.attn.v(x),
     leave=_leave_mpnet,
     width=lambda block: block.attention.attn.attention_head_size,
     turn=stay,
@@ -190,9 +175,6 @@ MPNET = Parts(
 )
 LLAMA = Parts(
     enter=lambda block, hidden: block.input_layernorm(hidden),
-    query=lambda block, x: block.self_attn.q_proj(x),
-    key=lambda block, x: block.self_attn.k_proj(x),
-    value=lambda block, x: block.self_attn.v_proj(x),
     leave=_leave_llama,
     width=lambda block: block.self_attn.head_dim,
     turn=rotate,

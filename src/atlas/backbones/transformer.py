@@ -166,13 +166,13 @@ class TransformerBackbone:
         given = cast(Context, context)
         mask = given.masks[self._kinds[index]]
         block = self._blocks[index]
-        return packed_block(self.family.parts, block, hidden, mask, given.position, packing)
+        return packed_block(self.family, block, hidden, mask, given.position, packing)
 
     def packed_features(self, hidden: Tensor, packing: Packing, context: object) -> Tensor:
         """What the classification head reads [N, D], from the last block's packed input."""
         given, last = cast(Context, context), self.depth - 1
         read = read_block(
-            self.family.parts,
+            self.family,
             self._blocks[last],
             hidden,
             given.masks[self._kinds[last]],

@@ -11,7 +11,7 @@ from atlas.errors import InputError
 from atlas.federation.cohort import Cohort, initial_cohort
 from atlas.federation.desk import Desk, ServerState
 from atlas.federation.footprint import block_of
-from atlas.federation.granting import Grant, Site, Texts, budget_of, grant
+from atlas.federation.granting import Grant, Site, Texts, budget_of, grant, least_ranks
 from atlas.federation.importance import Norms, complexities, importance_of
 from atlas.federation.message import encode
 from atlas.federation.plan import Plan
@@ -25,7 +25,7 @@ Allotted = dict[str, dict[str, object]]
 def allot(plan: Plan, state: ServerState, desk: Desk, norms: Mapping[str, Norms]) -> Allotted:
     """Grant every client its ranks and start it again with an adapter of that size.
 
-    A client that does not answer keeps the ranks it has.
+    A client that does not answer, or with what is no answer, keeps the ranks it has.
 
     Args:
         plan: Where clients train and how ranks are granted.
@@ -36,8 +36,9 @@ def allot(plan: Plan, state: ServerState, desk: Desk, norms: Mapping[str, Norms]
     Raises:
         InputError: If a device cannot hold the smallest ranks.
     """
-    facts = desk.facts("capacity", {client: encode({}, {}) for client in sorted(plan.sites)})
-    grants = grant_all(plan, state, facts, norms)
+    told = desk.facts("capacity", {client: encode({}, {}) for client in sorted(plan.sites)})
+    texts = {client: _texts(desk, client, facts) for client, facts in told.items()}
+    grants = grant_all(plan, state, {c: known for c, known in texts.items() if known}, norms)
     regrade(state, {client: found.ranks for client, found in grants.items()}, plan.seed)
     payloads = {
         client: encode({}, {"ranks": list(found.ranks), "point": found.point, "trial": True})
@@ -55,7 +56,7 @@ def allot(plan: Plan, state: ServerState, desk: Desk, norms: Mapping[str, Norms]
 def grant_all(
     plan: Plan,
     state: ServerState,
-    facts: Mapping[str, Mapping[str, object]],
+    known: Mapping[str, Texts],
     norms: Mapping[str, Norms],
 ) -> dict[str, Grant]:
     """The grants of all clients that told what their texts take."""
@@ -63,12 +64,11 @@ def grant_all(
     for planned in state.planned.values():
         hard |= complexities(planned, norms)
     found = {}
-    for client, told in sorted(facts.items()):
+    for client, texts in sorted(known.items()):
         site = plan.sites[client]
         importance = importance_of(
             norms.get(client), site.layout.modules, site.depth, plan.ranks.depth
         )
-        texts = Texts(*(_count(client, told, key) for key in Texts._fields))
         point = split_point(client, plan, texts, importance)
         need = site.need(texts, point)
         given = grant(client, site, need, plan.ranks, importance, hard.get(client, 1.0))
@@ -110,15 +110,18 @@ def _division(
     modules = zip(site.layout.modules, importance, strict=True)
     here = sum(own for module, own in modules if block_of(module) < point)
     traffic = 0 if point == site.depth else 1 + (point > site.first_block)
-    smallest = [plan.ranks.choices[0]] * len(need.units)
-    return Division(point, need.total(smallest) / budget, traffic, here / sum(importance))
+    least = need.total(least_ranks(site, plan.ranks))
+    return Division(point, least / budget, traffic, here / sum(importance))
 
 
-def _count(client: str, told: Mapping[str, object], key: str) -> int:
-    value = told.get(key)
-    if type(value) is not int or value < 0:
-        raise InputError(f"client {client}: its {key} is {value!r}, not a whole number")
-    return value
+def _texts(desk: Desk, client: str, told: Mapping[str, object]) -> Texts | None:
+    """What a client told of its texts; None, and a failure on record, if it is no answer."""
+    found = {key: told.get(key) for key in Texts._fields}
+    sizes = [value for value in found.values() if type(value) is int and value >= 0]
+    if len(sizes) < len(found):
+        desk.fail(client, f"capacity: {found} are not whole numbers")
+        return None
+    return Texts(*sizes)
 
 
 def regrade(state: ServerState, ranks: Mapping[str, Sequence[int]], seed: int) -> None:

@@ -164,12 +164,8 @@ def run(model: Model, stack: Stack, batch: Batch) -> Outcome:
 
 def run_blocks(model: Model, stack: Stack, batch: Batch, blocks: range) -> Tensor:
     """A batch through some blocks, [n, S, D]; its `hidden` is the first one's input."""
-    hidden, packing = batch.hidden, batch.packing
-    context = model.backbone.context(packing.frame(hidden), packing.mask)
     with adapters_active(model, stack):
-        for block in blocks:
-            hidden = model.backbone.packed_block(block, hidden, packing, context)
-    return hidden
+        return _through(model, batch, blocks, _context(model, batch))
 
 
 def run_top(model: Model, stack: Stack, batch: Batch, first: int) -> Outcome:
@@ -178,11 +174,22 @@ def run_top(model: Model, stack: Stack, batch: Batch, first: int) -> Outcome:
     if batch.targets is not None:
         hidden = run_blocks(model, stack, batch, range(first, last + 1))
         return _predict_tokens(model.backbone, hidden, batch)
-    hidden, packing = run_blocks(model, stack, batch, range(first, last)), batch.packing
-    context = model.backbone.context(packing.frame(hidden), packing.mask)
+    context = _context(model, batch)
     with adapters_active(model, stack):
-        features = model.backbone.packed_features(hidden, packing, context)
+        hidden = _through(model, batch, range(first, last), context)
+        features = model.backbone.packed_features(hidden, batch.packing, context)
     return _classify(model.layout, stack, features.reshape(*batch.labels.shape, -1), batch)
+
+
+def _context(model: Model, batch: Batch) -> object:
+    return model.backbone.context(batch.packing.frame(batch.hidden), batch.packing.mask)
+
+
+def _through(model: Model, batch: Batch, blocks: range, context: object) -> Tensor:
+    hidden = batch.hidden
+    for block in blocks:
+        hidden = model.backbone.packed_block(block, hidden, batch.packing, context)
+    return hidden
 
 
 def head_logits(layout: Layout, stack: Stack, features: Tensor) -> Tensor:

@@ -117,13 +117,11 @@ def grant(
     """
     choices = allowed_ranks(client, site, settings)
     budget = budget_of(site, need, settings)
-    fixed = settings.method == "fixed"
-    least = site.member.ranks if fixed else [choices[0]] * len(need.units)
-    floor = cost(need.units, least)
+    floor = cost(need.units, least_ranks(site, settings))
     if need.fixed + floor > budget:
         raise InputError(_too_small(client, site, need, floor, budget))
     ranks = site.member.ranks
-    if not fixed:
+    if settings.method != "fixed":
         share = 1 - settings.complexity + settings.complexity * complexity
         room = max(floor, (budget - need.fixed) * share)
         ranks = _solve(settings.method, need.units, importance, room, choices)
@@ -149,6 +147,12 @@ def _solve(
         for i, rank in zip(here, solved, strict=True):
             ranks[i] = rank
     return tuple(ranks)
+
+
+def least_ranks(site: Site, settings: RankSettings) -> Sequence[int]:
+    """The fewest ranks a client can be given: the smallest choice, or those that are fixed."""
+    fixed = settings.method == "fixed"
+    return site.member.ranks if fixed else [settings.choices[0]] * len(site.layout.modules)
 
 
 def budget_of(site: Site, need: Need, settings: RankSettings) -> int:
