@@ -17,7 +17,7 @@ from atlas.federation.transport import Failure
 from atlas.ops.anchor import pull
 from atlas.ops.lowrank import delta
 from atlas.ops.optim import BETA1
-from tests.helpers import make_clients, make_config
+from tests.helpers import make_clients, make_config, reloaded
 
 LONG = {"epochs": 8, "lr": 0.005}
 
@@ -231,11 +231,7 @@ def test_saved_clients_go_on_to_the_same_bits(changes):
     straight, _ = play(3, **changes)
     first = assemble(config, make_clients())
     run_round(first.plan, first.state, first.engine, lambda *_: None)
-    blobs = first.engine.ask("save", dict.fromkeys(first.holders, encode({}, {})))
-    second = assemble(config, make_clients())
-    assert not any(isinstance(r, Failure) for r in second.engine.ask("load", blobs).values())
-    second.state.round, second.state.examples = 1, first.state.examples
-    second.state.cohorts = first.state.cohorts
+    second = reloaded(first, config)
     for _ in range(2):
         run_round(second.plan, second.state, second.engine, lambda *_: None)
     for arm, cohort in straight.arms.items():

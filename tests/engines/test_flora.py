@@ -20,7 +20,7 @@ from atlas.federation.transport import Failure
 from tests.engines import test_causal as causal
 from tests.federation.test_rounds import hashes, play
 from tests.federation.test_unequal_ranks import UNEQUAL, change
-from tests.helpers import make_clients, make_config
+from tests.helpers import make_clients, make_config, reloaded
 
 DOUBLE = {"dtype": "float64"}
 
@@ -176,11 +176,7 @@ def test_saved_clients_go_on_to_the_same_bits(changes):
     config = flora(backbone={"name": "tiny"}, rounds=3, **changes)
     straight, _, _ = play(config)
     first, _, _ = play(config, rounds=1)
-    blobs = first.engine.ask("save", dict.fromkeys(first.holders, encode({}, {})))
-    second = assemble(config, make_clients())
-    assert not any(isinstance(r, Failure) for r in second.engine.ask("load", blobs).values())
-    second.state.round, second.state.examples = 1, first.state.examples
-    second.state.cohorts = first.state.cohorts
+    second = reloaded(first, config)
     for _ in range(2):
         run_round(second.plan, second.state, second.engine, lambda *_: None)
     assert hashes(straight) == hashes(second)

@@ -8,7 +8,7 @@ from atlas.federation.cohort import adapter_sha256
 from atlas.federation.message import decode, encode
 from atlas.federation.rounds import run_round
 from atlas.federation.transport import Failure
-from tests.helpers import make_clients, make_config
+from tests.helpers import make_clients, make_config, reloaded
 
 
 def ignore(event, fields):
@@ -26,11 +26,7 @@ def test_saved_clients_go_on_to_the_same_bits(changes):
 
     first = assemble(config, make_clients())
     run_round(first.plan, first.state, first.engine, ignore)
-    blobs = first.engine.ask("save", dict.fromkeys(first.holders, encode({}, {})))
-    second = assemble(config, make_clients())
-    assert not any(isinstance(r, Failure) for r in second.engine.ask("load", blobs).values())
-    second.state.round, second.state.examples = 1, first.state.examples
-    second.state.cohorts = first.state.cohorts
+    second = reloaded(first, config)
     for _ in range(2):
         run_round(second.plan, second.state, second.engine, ignore)
     for arm in straight.engine.groups[0].arms:
