@@ -25,19 +25,16 @@ def packing_of(mask, rows=2):
     offsets = np.cumsum(lengths) - lengths
     shape = (rows, len(lengths) // rows)
     everybody = np.ones(shape, dtype=bool)
-    return pack(lengths.reshape(shape), offsets.reshape(shape), everybody, torch.device("cpu"))
-
-
-def packed(hidden, mask, plan):
-    return hidden[mask][plan.source]
+    plan = pack(lengths.reshape(shape), everybody, torch.device("cpu"))
+    return plan, plan.source(torch.from_numpy(offsets))
 
 
 def both_ways(backbone, inputs):
     """Features by way of the whole last block, and by the shortcut on packed tokens."""
     hidden, context = before_last(backbone, inputs)
     whole = backbone.features(backbone.block(backbone.depth - 1, hidden, context), inputs.mask)
-    plan = packing_of(inputs.mask)
-    tokens = packed(hidden, inputs.mask, plan)
+    plan, source = packing_of(inputs.mask)
+    tokens = hidden[inputs.mask][source]
     return whole, backbone.packed_features(tokens, plan.packing, context)
 
 
@@ -51,10 +48,10 @@ def test_packed_blocks_equal_padded_ones_in_values_and_gradients(kind, backbone_
         for name, pair in tools.layers(backbone).items()
     }
     factors = [factor for pair in layers.values() for factor in pair]
-    plan = packing_of(inputs.mask)
+    plan, source = packing_of(inputs.mask)
     with tools.adapted(backbone, layers, 8.0):
         whole = tools.hidden(backbone, inputs)[inputs.mask]
-        tokens = packed(backbone.embed(inputs), inputs.mask, plan)
+        tokens = backbone.embed(inputs)[inputs.mask][source]
         frame = plan.packing.frame(tokens)
         assert frame.shape == (*inputs.mask.shape, backbone.width)
         context = backbone.context(frame, plan.packing.mask)
@@ -105,8 +102,8 @@ def test_no_feed_forward_where_nobody_reads(kind, backbone_of, tools):
         )
         for name, module in backbone.linears(last).items()
     ]
-    plan = packing_of(inputs.mask)
-    tokens = packed(hidden, inputs.mask, plan)
+    plan, source = packing_of(inputs.mask)
+    tokens = hidden[inputs.mask][source]
     backbone.packed_features(tokens, plan.packing, context)
     for handle in handles:
         handle.remove()

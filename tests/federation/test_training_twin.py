@@ -1,6 +1,7 @@
 """A padded, stacked cohort trains as separate adapters under torch's own AdamW would."""
 
 import copy
+from dataclasses import replace
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ from atlas.config.models import EarlyStop, TrainSettings
 from atlas.federation.client import Clock, Lesson, fit, plan_batches
 from atlas.federation.cohort import Layout, Member, initial_cohort
 from atlas.federation.forward import Model, stack_cohorts
+from atlas.federation.prefix import PrefixCache
 from atlas.federation.store import ExampleStore
 from tests.helpers import make_client, make_task, padding_is_zero
 
@@ -26,7 +28,7 @@ def make_model():
             names.append(name)
             widths.append((linear.in_features, linear.out_features))
     layout = Layout("tiny", tuple(names), tuple(widths), backbone.head_layers, 16.0)
-    return Model(backbone, layout, first)
+    return Model(backbone, layout, first, PrefixCache(backbone, first, 2**30, "exact"))
 
 
 class Twin:
@@ -113,7 +115,7 @@ def run_both(settings, sizes):
     for client in clients:
         parts[f"{client.id}/train"] = (client.task, client.train)
         parts[f"{client.id}/validation"] = (client.task, client.validation)
-    store = ExampleStore(model, parts, 64, cache_bytes=2**30)
+    store = ExampleStore(model, parts, 64)
     lessons = [
         Lesson(c.id, store.rows(f"{c.id}/train"), store.rows(f"{c.id}/validation")) for c in clients
     ]
@@ -165,16 +167,17 @@ def test_unequal_step_counts_and_one_early_stop():
     check_equal(result, twins)
 
 
-@pytest.mark.parametrize("cache", [0, 2**30])
-def test_prefix_cache_changes_no_losses(cache):
+@pytest.mark.parametrize("cached", [False, True])
+def test_prefix_cache_changes_no_losses(cached):
     model = make_model()
+    model = model if cached else replace(model, prefix=None)
     client = make_client("c0")
     parts = {"all": (client.task, client.train)}
     cohort = initial_cohort(
         model.layout, [Member("c0", (4,) * 6, client.task.label_set)], 7, dtype=torch.float64
     )
-    store = ExampleStore(model, parts, 64, cache)
-    assert (store.prefix is not None) == bool(cache)
+    store = ExampleStore(model, parts, 64)
+    assert not cached or model.prefix.tokens == store.lengths.sum()
     twin = Twin(model, cohort.take("c0"), cohort.members[0], client)
     from atlas.federation.evaluate import mean_losses
 

@@ -3,28 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from weakref import WeakKeyDictionary
 
 import torch
 
 from atlas.backbones.load import load_backbone
 from atlas.backbones.transformer import TransformerBackbone
-from atlas.config.models import AdapterSettings, FederationConfig
+from atlas.config.models import AdapterSettings, FederationConfig, TrainSettings
 from atlas.errors import InputError
 from atlas.federation.cohort import Cohort, Layout, Member, initial_cohort
 from atlas.federation.evaluate import Limits
 from atlas.federation.forward import Model
 from atlas.federation.holder import Holder
+from atlas.federation.prefix import PrefixCache
 
+CACHES: WeakKeyDictionary[TransformerBackbone, dict[tuple[int, int, str], PrefixCache]] = (
+    WeakKeyDictionary()
+)
 DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16}
 
 
 def text_limits(config: FederationConfig) -> Limits:
-    """The settings' limits on text and cache."""
-    return Limits(
-        max_length=config.backbone.max_length,
-        max_new_tokens=config.backbone.max_new_tokens,
-        cache_bytes=config.train.prefix_cache_mb * 2**20,
-    )
+    """The settings' limits on text."""
+    return Limits(config.backbone.max_length, config.backbone.max_new_tokens)
 
 
 def open_backbone(config: FederationConfig, name: str) -> TransformerBackbone:
@@ -68,7 +69,21 @@ def find_model(config: FederationConfig, name: str) -> Model:
         head=backbone.head_layers,
         alpha=settings.alpha,
     )
-    return Model(backbone, layout, first)
+    return Model(backbone, layout, first, _prefix(config.train, backbone, first))
+
+
+def _prefix(
+    settings: TrainSettings, backbone: TransformerBackbone, blocks: int
+) -> PrefixCache | None:
+    """The cache of the blocks below; one per process, so that all runs of a study share it."""
+    if not settings.prefix_cache_mb or not blocks:
+        return None  # embeddings alone are looked up faster than they are kept
+    caches = CACHES.setdefault(backbone, {})
+    key = (blocks, settings.prefix_cache_mb, settings.prefix_format)
+    if key not in caches:
+        budget = settings.prefix_cache_mb * 2**20
+        caches[key] = PrefixCache(backbone, blocks, budget, settings.prefix_format)
+    return caches[key]
 
 
 def find_member(settings: AdapterSettings, layout: Layout, holder: Holder) -> Member:

@@ -70,7 +70,12 @@ class TrainSettings(Settings):
     early_stop: EarlyStop | None = None
     stacked: bool = Field(True, description="false trains clients one by one (the slow twin)")
     prefix_cache_mb: Annotated[int, Field(ge=0)] = Field(
-        2048, description="memory for outputs of the blocks below the adapters; 0: recompute"
+        2048,
+        description="memory for outputs of the blocks below the adapters; beyond it a temporary "
+        "file is mapped; 0: recompute",
+    )
+    prefix_format: Literal["exact", "half"] = Field(
+        "exact", description="how they are kept; half: 16 bits, errors up to 1 in 2,000"
     )
 
     @model_validator(mode="after")

@@ -71,7 +71,7 @@ def trial_bytes(group: Group, client: str, settings: TrainSettings, seed: int) -
     examples = [holder.data.train[i] for i in longest]
     part = {client: (holder.data.task, examples)}
     # A step without the cache, as a small device would do it.
-    store = ExampleStore(group.model, part, group.limits.max_length, cache_bytes=0)
+    store = ExampleStore(replace(group.model, prefix=None), part, group.limits.max_length)
     # By itself: in the group's stack it is padded to the largest rank of all.
     held = group.arms["held"]
     own = regraded(replace(held, members=(held.members[held.clients.index(client)],)), {}, seed)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -30,7 +30,7 @@ class Group:
         arms: Stacked adapters by arm: `held` (what the client holds), `shadow` (trained alone
             on the same batches), `personal` (trained beside `held` and pulled to it; never
             sent).
-        limits: How much text is kept, generated and cached.
+        limits: How much text is kept and generated.
         anchor: Who is pulled to what was held at a round's start; see `Strategy`.
         keeps_best: Whether clients end with the better of federated and alone.
         shares: How much of a mixture a client may take; where there is a choice, its validation
@@ -39,6 +39,7 @@ class Group:
         splits: Blocks that a client runs itself, where a server runs the rest.
         moments: Optimiser moments and step counts by arm, where they are kept.
         accepts: Share of the mixture each client took last.
+        progress: Called with (done, total) while the lower blocks meet new texts.
     """
 
     model: Model
@@ -52,6 +53,7 @@ class Group:
     splits: dict[str, int] = field(default_factory=dict)
     moments: dict[str, tuple[Moments, torch.Tensor]] = field(default_factory=dict)
     accepts: dict[str, float] = field(default_factory=dict)
+    progress: Callable[[int, int], None] | None = None
     _store: ExampleStore | None = None
     _test_store: ExampleStore | None = None
 
@@ -76,7 +78,7 @@ class Group:
 
     def new_store(self, parts: Mapping[str, Part]) -> ExampleStore:
         """A store of other examples for the same model."""
-        return ExampleStore(self.model, parts, self.limits.max_length, self.limits.cache_bytes)
+        return ExampleStore(self.model, parts, self.limits.max_length, self.progress)
 
     def lesson(self, client: str) -> Lesson:
         """What one client trains on."""

@@ -53,6 +53,8 @@ class LocalEngine:
         self.travels = travels
         self.progress = progress
         self._group_of = {c: group for group in groups for c in group.holders}
+        for group in groups:
+            group.progress = None if progress is None else partial(progress, "lower blocks")
 
     def ask(self, task: TaskName, payloads: Mapping[str, bytes]) -> dict[str, Reply]:
         """Run a task at clients of this process; see `Transport`."""

@@ -50,8 +50,8 @@ def _store(group: Group, blocks: int) -> ExampleStore:
         f"{name}/train": (holder.data.task, holder.data.train)
         for name, holder in group.holders.items()
     }
-    model = replace(group.model, first_block=depth - blocks)
-    return ExampleStore(model, parts, group.limits.max_length, group.limits.cache_bytes)
+    model = group.model.starting_at(depth - blocks)
+    return ExampleStore(model, parts, group.limits.max_length)
 
 
 def _lesson(store: ExampleStore, client: str) -> Lesson:

@@ -20,11 +20,10 @@ Scores = dict[str, float]
 
 @dataclass(frozen=True)
 class Limits:
-    """How much text is kept, generated and cached."""
+    """How much text is kept and generated."""
 
     max_length: int
     max_new_tokens: int
-    cache_bytes: int
 
 
 @torch.no_grad()
@@ -95,7 +94,7 @@ def score_answers(
     """Scores of a single-row stack on a causal task: choices ranked, or answers generated."""
     if task.choices:
         parts = {"choices": (task, choice_examples(examples))}
-        store = ExampleStore(model, parts, limits.max_length, limits.cache_bytes).without_ends()
+        store = ExampleStore(model, parts, limits.max_length).without_ends()
         return score_choices(predict_rows(store, stack, [store.rows("choices")])[0][0], examples)
     prompts = [example.texts[0] for example in examples]
     answers = generate_answers(model, stack, prompts, limits.max_new_tokens)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -17,15 +17,28 @@ from torch.nn import functional
 from atlas.federation.backbone import ACTIVATIONS, Backbone
 from atlas.federation.cohort import Cohort, Layout
 from atlas.federation.packing import Packing
+from atlas.federation.prefix import PrefixCache
 
 
 @dataclass(frozen=True)
 class Model:
-    """A frozen backbone and where adapters sit in it; blocks below `first_block` have none."""
+    """A frozen backbone and where adapters sit in it.
+
+    Attributes:
+        backbone: The frozen model.
+        layout: Its adapted modules.
+        first_block: Blocks below this one have no adapters.
+        prefix: Keeps what those blocks put out; None to compute it for every batch.
+    """
 
     backbone: Backbone
     layout: Layout
     first_block: int
+    prefix: PrefixCache | None = None
+
+    def starting_at(self, block: int) -> Model:
+        """The same model, with texts entering at a lower block."""
+        return replace(self, first_block=block, prefix=None)
 
 
 @dataclass(frozen=True)

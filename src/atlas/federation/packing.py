@@ -53,13 +53,24 @@ class Packing:
 
 @dataclass(frozen=True)
 class Plan:
-    """A packing of given texts, and the token of the store that goes to each place [n, S]."""
+    """A packing of given texts, and what goes to each place [n, S].
+
+    Attributes:
+        packing: Where tokens stand.
+        text: The text that a packed token is of, counted over all n * b.
+        within: Which of its tokens.
+    """
 
     packing: Packing
-    source: Tensor
+    text: Tensor
+    within: Tensor
+
+    def source(self, offsets: Tensor) -> Tensor:
+        """Where packed tokens are found [n, S], if each text [n, b] begins at its offset."""
+        return offsets.flatten()[self.text] + self.within
 
 
-def pack(lengths: Ints, offsets: Ints, present: Flags, device: torch.device) -> Plan:
+def pack(lengths: Ints, present: Flags, device: torch.device) -> Plan:
     """Pack texts row by row.
 
     A text that is not present takes no room: it borrows the places of its row's first text. In a
@@ -67,7 +78,6 @@ def pack(lengths: Ints, offsets: Ints, present: Flags, device: torch.device) -> 
 
     Args:
         lengths: Tokens of each text [n, b], positive.
-        offsets: Where its tokens begin in the store [n, b].
         present: False where a row has fewer than b texts [n, b].
         device: Of the tensors returned.
     """
@@ -86,14 +96,12 @@ def pack(lengths: Ints, offsets: Ints, present: Flags, device: torch.device) -> 
     flat = counts.reshape(-1)
     within = np.arange(len(owner)) - np.repeat(np.cumsum(flat) - flat, flat)
     place = base.reshape(-1)[owner] + within
-    back, source = np.zeros((2, n * size), dtype=np.int64)
+    texts, places_within = np.zeros((2, n * size), dtype=np.int64)
     real = np.zeros(n * size, dtype=bool)
-    back[place] = owner * longest + within
-    source[place] = offsets.reshape(-1)[owner] + within
-    real[place] = True
-    slots_, mask_, back_, real_, source_ = (
+    texts[place], places_within[place], real[place] = owner, within, True
+    slots_, mask_, text_, within_, real_ = (
         torch.from_numpy(np.ascontiguousarray(array)).to(device)
-        for array in (slots, mask, back, real, source)
+        for array in (slots, mask, texts, places_within, real)
     )
-    packing = Packing(slots_, mask_, back_, real_.reshape(n, size))
-    return Plan(packing, source_.reshape(n, size))
+    packing = Packing(slots_, mask_, text_ * longest + within_, real_.reshape(n, size))
+    return Plan(packing, text_.reshape(n, size), within_.reshape(n, size))

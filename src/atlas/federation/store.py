@@ -1,14 +1,12 @@
-"""Tokenised examples of many clients in one packed store, with the frozen prefix computed once.
+"""Tokenised examples of many clients in one packed store, ready to meet the adapters.
 
-Blocks below the first adapter see the same input every epoch, so their output is kept. It is
-computed in canonical batches (by length, in a fixed order), which depend on the data alone: a
-resumed run fills its store with the same bits.
+Blocks below the first adapter see the same input every epoch; the model's `PrefixCache` keeps
+what they put out.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from itertools import pairwise
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import torch
@@ -17,12 +15,12 @@ from torch import Tensor
 
 from atlas.federation.backbone import Inputs
 from atlas.federation.forward import Batch, Model
-from atlas.federation.packing import pack
+from atlas.federation.packing import Plan, pack
+from atlas.federation.prefix import Texts, run_prefix
 from atlas.federation.task import Example, Task
 
 Part = tuple[Task, Sequence[Example]]
 Rows = NDArray[np.int64]
-PREFIX_BATCH = 64
 BAND = 0.8
 """Rows with fewer tokens than this share of the longest run in a pass of their own."""
 
@@ -31,9 +29,13 @@ class ExampleStore:
     """All examples of one kind of task that meet one model, addressed by part name."""
 
     def __init__(
-        self, model: Model, parts: Mapping[str, Part], max_length: int, cache_bytes: int
+        self,
+        model: Model,
+        parts: Mapping[str, Part],
+        max_length: int,
+        progress: Callable[[int, int], None] | None = None,
     ) -> None:
-        """Tokenise every part and, if it fits into `cache_bytes`, compute the prefix."""
+        """Tokenise every part and, if the model has a cache for it, compute the prefix."""
         self.model = model
         self._rows: dict[str, Rows] = {}
         encoded, labels, count = [], [], 0
@@ -48,13 +50,14 @@ class ExampleStore:
         self.lengths = lengths.to(device)
         self._host_lengths = lengths.cpu().numpy()
         self.offsets = (lengths.cumsum(0) - lengths).to(device)
-        self._host_offsets = self.offsets.cpu().numpy()
         self.ids = _pack([(inputs.ids, inputs.mask) for inputs in encoded], device)
         self.types = _pack([(inputs.types, inputs.mask) for inputs in encoded], device)
         targets = [(i.targets, i.mask) for i in encoded if i.targets is not None]
         self.targets = _pack(targets, device) if targets else None
-        size = self.ids.numel() * model.backbone.width * model.backbone.dtype.itemsize
-        self.prefix = self._compute_prefix() if size <= cache_bytes else None
+        self._cached = None
+        if model.prefix is not None:
+            host = (t.cpu().numpy() for t in (self.ids, self.types, self.offsets, self.lengths))
+            self._cached = torch.from_numpy(model.prefix.places(Texts(*host), progress)).to(device)
 
     def rows(self, part: str) -> Rows:
         """Positions of one part's examples."""
@@ -102,51 +105,30 @@ class ExampleStore:
     def batch(self, picks: Sequence[Rows]) -> Batch:
         """The examples picked for each row of a stack, packed row by row."""
         device = self.labels.device
-        size = max(len(pick) for pick in picks)
-        table = np.zeros((len(picks), size), dtype=np.int64)
-        present = np.zeros((len(picks), size), dtype=bool)
-        for row, pick in enumerate(picks):
-            table[row, : len(pick)] = pick
-            present[row, : len(pick)] = True
-        lengths, offsets = self._host_lengths[table], self._host_offsets[table]
-        plan = pack(lengths, offsets, present, device)
-        if self.prefix is not None:
-            hidden = self.prefix[plan.source]
-        else:
-            packing = plan.packing
-            texts = self._run_prefix(plan.source.flatten()[packing.slots], packing.mask)
-            hidden = packing.gather(texts)
+        counts = np.array([len(pick) for pick in picks])
+        present = np.arange(counts.max()) < counts[:, None]
+        table = np.zeros(present.shape, dtype=np.int64)
+        table[present] = np.concatenate(picks)
+        plan = pack(self._host_lengths[table], present, device)
+        chosen = torch.from_numpy(table).to(device)
         targets = None
         if self.targets is not None:
-            targets = torch.where(plan.packing.real, self.targets[plan.source], -100)
-        chosen = torch.from_numpy(table).to(device)
+            expected = self.targets[plan.source(self.offsets[chosen])]
+            targets = torch.where(plan.packing.real, expected, -100)
         there = torch.from_numpy(present).to(device)
+        hidden = self._hidden(plan, chosen)
         return Batch(hidden, plan.packing, there, self.labels[chosen], targets)
 
     @torch.no_grad()
-    def _run_prefix(self, where: Tensor, mask: Tensor) -> Tensor:
-        inputs = Inputs(torch.where(mask, self.ids[where], 0), mask, self.types[where] * mask)
-        backbone = self.model.backbone
-        hidden = backbone.embed(inputs)
-        context = backbone.context(hidden, mask)
-        for block in range(self.model.first_block):
-            hidden = backbone.block(block, hidden, context)
-        return hidden
-
-    def _compute_prefix(self) -> Tensor:
-        backbone = self.model.backbone
-        packed = torch.empty(
-            self.ids.numel(), backbone.width, dtype=backbone.dtype, device=backbone.device
-        )
-        order = torch.argsort(self.lengths, stable=True)
-        cuts = [*range(0, len(order), PREFIX_BATCH), len(order)]
-        for start, stop in pairwise(cuts):
-            chosen = order[start:stop]
-            positions = torch.arange(int(self.lengths[chosen].max()), device=packed.device)
-            mask = positions < self.lengths[chosen][:, None]
-            where = torch.where(mask, self.offsets[chosen][:, None] + positions, 0)
-            packed[where[mask]] = self._run_prefix(where, mask)[mask]
-        return packed
+    def _hidden(self, plan: Plan, chosen: Tensor) -> Tensor:
+        """What the lower blocks put out for the texts `chosen` [n, b], packed."""
+        if self._cached is not None and self.model.prefix is not None:
+            return self.model.prefix.take(plan.source(self._cached[chosen]))
+        packing = plan.packing
+        where = plan.source(self.offsets[chosen]).flatten()[packing.slots]
+        ids = torch.where(packing.mask, self.ids[where], 0)
+        inputs = Inputs(ids, packing.mask, self.types[where] * packing.mask)
+        return packing.gather(run_prefix(self.model.backbone, inputs, self.model.first_block))
 
 
 def _pack(padded: Sequence[tuple[Tensor, Tensor]], device: torch.device) -> Tensor:

@@ -39,7 +39,7 @@ class ClientModel:
     def store(self, examples: Sequence[Any]) -> ExampleStore:
         """The examples, tokenised for this model, under the name `all`."""
         parts = {"all": (self.task, examples)}
-        return ExampleStore(self.model, parts, self.limits.max_length, self.limits.cache_bytes)
+        return ExampleStore(self.model, parts, self.limits.max_length)
 
 
 def adapter_folder(folder: RunFolder, client: str) -> Path:

@@ -1,0 +1,144 @@
+"""Outputs of the blocks below the first adapter: computed once per text, for all who hold it.
+
+Those blocks are frozen, so what they put out depends on a text's tokens alone. A text is computed
+in a batch of a fixed shape that its own length decides. What the other rows of that batch hold
+then changes no bit of it, so it does not matter which texts were there already: a cold and a warm
+cache give the same numbers.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from atlas.errors import InputError
+from atlas.federation.backbone import Backbone, Inputs
+from atlas.federation.slabs import Slabs
+
+Format = Literal["exact", "half"]
+"""How outputs are kept: as they are, or as float16, which keeps eleven bits of each number."""
+Ints = NDArray[np.int64]
+STEP = 4
+"""Lengths are rounded up to a multiple of this."""
+BATCH_TOKENS = 512
+
+
+@dataclass(frozen=True)
+class Texts:
+    """Tokens of many texts, one after another, on the host.
+
+    Attributes:
+        ids: Token ids.
+        types: Segment ids.
+        offsets: Where each text begins [N].
+        lengths: Its tokens [N], positive.
+    """
+
+    ids: Ints
+    types: Ints
+    offsets: Ints
+    lengths: Ints
+
+    def key(self, text: int) -> bytes:
+        """By which equal texts are known."""
+        part = slice(self.offsets[text], self.offsets[text] + self.lengths[text])
+        digest = hashlib.blake2b(self.ids[part].tobytes(), digest_size=16)
+        digest.update(self.types[part].tobytes())
+        return digest.digest()
+
+    def rectangle(self, texts: Sequence[int], rows: int, columns: int) -> tuple[Ints, ...]:
+        """Ids, types and mask of some texts as [rows, columns] arrays; rows left over are one."""
+        chosen = np.array([*texts, *[texts[-1]] * (rows - len(texts))])
+        places = np.arange(columns)
+        mask = places < self.lengths[chosen][:, None]
+        where = np.where(mask, self.offsets[chosen][:, None] + places, 0)
+        return np.where(mask, self.ids[where], 0), np.where(mask, self.types[where], 0), mask
+
+
+class PrefixCache:
+    """What the first `blocks` blocks of a backbone put out, by text.
+
+    Attributes:
+        blocks: How many blocks lie below.
+    """
+
+    def __init__(self, backbone: Backbone, blocks: int, budget: int, form: Format) -> None:
+        """A cache without texts.
+
+        Args:
+            backbone: The frozen model.
+            blocks: How many of its blocks to run.
+            budget: Bytes of memory; what is beyond them is mapped from a file.
+            form: How outputs are kept.
+        """
+        self.blocks = blocks
+        self._backbone = backbone
+        self._places: dict[bytes, int] = {}
+        kept = torch.float16 if form == "half" else backbone.dtype
+        self._slabs = Slabs(backbone.width, kept, backbone.device, budget)
+
+    @property
+    def tokens(self) -> int:
+        """Tokens it holds."""
+        return self._slabs.count
+
+    @property
+    def on_disk(self) -> bool:
+        """Whether its memory did not suffice."""
+        return self._slabs.on_disk
+
+    def places(self, texts: Texts, progress: Callable[[int, int], None] | None = None) -> Ints:
+        """Addresses of the texts' first tokens [N]; texts that are not there are computed."""
+        keys = [texts.key(text) for text in range(len(texts.lengths))]
+        missing = {key: text for text, key in enumerate(keys) if key not in self._places}
+        wide = {key: -(-int(texts.lengths[text]) // STEP) * STEP for key, text in missing.items()}
+        done = 0
+        for columns, some in groupby(sorted(missing, key=lambda k: (wide[k], k)), wide.__getitem__):
+            waiting = list(some)
+            rows = max(1, BATCH_TOKENS // columns // STEP) * STEP
+            for start in range(0, len(waiting), rows):
+                batch = waiting[start : start + rows]
+                self._compute(texts, {key: missing[key] for key in batch}, rows, columns)
+                done += len(batch)
+                if progress:
+                    progress(done, len(missing))
+        return np.array([self._places[key] for key in keys], dtype=np.int64)
+
+    def take(self, index: Tensor) -> Tensor:
+        """What was put out at some addresses, [..., D]."""
+        return self._slabs.take(index).to(self._backbone.dtype)
+
+    @torch.no_grad()
+    def _compute(self, texts: Texts, chosen: dict[bytes, int], rows: int, columns: int) -> None:
+        device = self._backbone.device
+        arrays = texts.rectangle(list(chosen.values()), rows, columns)
+        ids, types, mask = (torch.from_numpy(array).to(device) for array in arrays)
+        hidden = run_prefix(self._backbone, Inputs(ids, mask, types), self.blocks)
+        mask[len(chosen) :] = False
+        kept = hidden[mask].to(self._slabs.dtype)
+        if kept.dtype != hidden.dtype and not bool(torch.isfinite(kept).all()):
+            raise InputError(
+                "train.prefix_format: outputs of the lower blocks do not fit into half; "
+                "allowed: exact"
+            )
+        place = self._slabs.append(kept)
+        for key, text in chosen.items():
+            self._places[key] = place
+            place += int(texts.lengths[text])
+
+
+def run_prefix(backbone: Backbone, inputs: Inputs, blocks: int) -> Tensor:
+    """Texts [N, T] through the first blocks, [N, T, D]."""
+    hidden = backbone.embed(inputs)
+    context = backbone.context(hidden, inputs.mask)
+    for block in range(blocks):
+        hidden = backbone.block(block, hidden, context)
+    return hidden

@@ -1,0 +1,142 @@
+"""Outputs of the lower blocks: once per text, the same bits whoever asked before."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from atlas.backbones.load import load_backbone
+from atlas.build import build_federation
+from atlas.errors import InputError
+from atlas.federation import slabs
+from atlas.federation.backbone import Inputs
+from atlas.federation.prefix import PrefixCache, Texts, run_prefix
+from atlas.federation.slabs import Slabs
+from tests.helpers import make_config
+
+CPU = torch.device("cpu")
+
+
+def make_texts(lengths, seed=0, vocabulary=200):
+    draw = np.random.default_rng(seed)
+    lengths = np.array(lengths)
+    total = int(lengths.sum())
+    ids = draw.integers(1, vocabulary, total)
+    return Texts(ids, np.zeros(total, dtype=np.int64), np.cumsum(lengths) - lengths, lengths)
+
+
+def part(texts, chosen):
+    """Some of the texts, in another order."""
+    rows = [slice(texts.offsets[i], texts.offsets[i] + texts.lengths[i]) for i in chosen]
+    lengths = texts.lengths[chosen]
+    ids = np.concatenate([texts.ids[row] for row in rows])
+    return Texts(ids, np.zeros_like(ids), np.cumsum(lengths) - lengths, lengths)
+
+
+def outputs(cache, texts):
+    """What the cache holds of each text."""
+    places = cache.places(texts)
+    pairs = zip(places, texts.lengths, strict=True)
+    return [cache.take(torch.arange(place, place + length)) for place, length in pairs]
+
+
+@pytest.mark.parametrize("name", ["tiny", "tiny-causal", "minilm"])
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_cold_and_a_warm_cache_give_the_same_bits(name, threads):
+    backbone = load_backbone(name)
+    texts = make_texts(np.random.default_rng(1).integers(1, 30, 60))
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        cold = outputs(PrefixCache(backbone, backbone.depth - 1, 2**24, "exact"), texts)
+        warm = PrefixCache(backbone, backbone.depth - 1, 2**24, "exact")
+        for some in ([3], [59, 7, 3, 20, 21], list(range(0, 60, 7))):
+            outputs(warm, part(texts, some))
+        for one, other in zip(cold, outputs(warm, texts), strict=True):
+            assert torch.equal(one, other)
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_the_cache_holds_what_the_blocks_put_out():
+    backbone = load_backbone("tiny", dtype=torch.float64)
+    texts = make_texts([5, 9, 1, 9, 30])
+    found = outputs(PrefixCache(backbone, 2, 2**24, "exact"), texts)
+    for text, got in enumerate(found):
+        start, length = texts.offsets[text], texts.lengths[text]
+        ids = torch.from_numpy(texts.ids[start : start + length])[None]
+        mask = torch.ones_like(ids, dtype=torch.bool)
+        wanted = run_prefix(backbone, Inputs(ids, mask, torch.zeros_like(ids)), 2)[0]
+        assert torch.allclose(got, wanted, atol=1e-12, rtol=0)
+
+
+def test_equal_texts_are_computed_once_and_other_segments_are_other_texts():
+    backbone = load_backbone("tiny")
+    texts = make_texts([6, 4])
+    cache = PrefixCache(backbone, 1, 2**24, "exact")
+    first = cache.places(texts)
+    assert cache.tokens == 10
+    assert cache.places(part(texts, [1, 0, 1])).tolist() == [first[1], first[0], first[1]]
+    assert cache.tokens == 10
+    cache.places(replace(texts, types=np.ones_like(texts.types)))
+    assert cache.tokens == 20
+
+
+def test_beyond_its_budget_a_cache_is_mapped_and_holds_the_same(monkeypatch, tmp_path):
+    monkeypatch.setattr(slabs, "FIRST", 16)
+    monkeypatch.setenv("ATLAS_CACHE", str(tmp_path))
+    backbone = load_backbone("tiny")
+    texts = make_texts(np.random.default_rng(2).integers(1, 30, 40))
+    small = PrefixCache(backbone, 1, 100 * backbone.width * 4, "exact")
+    large = PrefixCache(backbone, 1, 2**24, "exact")
+    for one, other in zip(outputs(small, texts), outputs(large, texts), strict=True):
+        assert torch.equal(one, other)
+    assert small.on_disk and not large.on_disk
+    assert not list(tmp_path.iterdir()), "the file has no name"
+
+
+def test_half_is_always_read_back_through_its_codec():
+    backbone = load_backbone("tiny")
+    texts = make_texts([12, 7])
+    exact = outputs(PrefixCache(backbone, 1, 2**24, "exact"), texts)
+    cache = PrefixCache(backbone, 1, 2**24, "half")
+    for first, again, true in zip(outputs(cache, texts), outputs(cache, texts), exact, strict=True):
+        assert torch.equal(first, again) and first.dtype == true.dtype
+        assert not torch.equal(first, true), "half must lose something"
+        assert ((first - true).abs() <= true.abs() / 2048 + 1e-7).all()
+
+
+def test_half_refuses_what_it_cannot_hold(monkeypatch):
+    backbone = load_backbone("tiny")
+    huge = torch.tensor(1e6).expand(backbone.width)
+    monkeypatch.setattr(backbone, "embed", lambda given: huge.expand(*given.ids.shape, -1))
+    monkeypatch.setattr(backbone, "block", lambda index, hidden, context: hidden)
+    with pytest.raises(InputError, match="prefix_format"):
+        PrefixCache(backbone, 1, 2**24, "half").places(make_texts([8]))
+
+
+@pytest.mark.parametrize("budget", [0, 40, 10_000])
+def test_slabs_give_back_what_was_appended(budget, monkeypatch):
+    monkeypatch.setattr(slabs, "FIRST", 8)
+    rows = torch.arange(300.0).reshape(100, 3)
+    found = Slabs(3, torch.float32, CPU, budget * 12)
+    begins = [found.append(rows[start : start + 7]) for start in range(0, 100, 7)]
+    assert begins == list(range(0, 100, 7)) and found.count == 100
+    index = torch.tensor([[99, 0, 41], [40, 39, 7]])
+    assert torch.equal(found.take(index), rows[index])
+    assert found.on_disk == (budget < 100)
+
+
+def test_runs_of_a_process_share_a_cache_and_settings_that_differ_do_not():
+    first = build_federation(make_config(seed=0)).engine.groups[0]
+    again = build_federation(make_config(seed=0, strategy="local")).engine.groups[0]
+    held = first.store.model.prefix
+    before = held.tokens
+    assert before and again.store.model.prefix is held and held.tokens == before
+    half = build_federation(make_config(train={"prefix_format": "half"})).engine.groups[0]
+    assert half.model.prefix is not held
+    assert (
+        build_federation(make_config(train={"prefix_cache_mb": 0})).engine.groups[0].model.prefix
+        is None
+    )
