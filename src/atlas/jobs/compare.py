@@ -14,6 +14,7 @@ from atlas.config.grid import ARM, Combination
 from atlas.config.models import FederationConfig
 from atlas.config.overrides import parse_override
 from atlas.engines.local import Progress
+from atlas.jobs.alone import tell_alone
 from atlas.jobs.outcome import Outcome, mean_by_key, read_outcome
 from atlas.jobs.run import Finished, Watch, resume_run, start_run
 from atlas.jobs.study import Study, folder_name
@@ -50,7 +51,8 @@ def run_study(
             return None
         outcomes.append(read_outcome(case, finished.folder, finished.summary))
     done = len(study.configs)
-    result = {"study": study.name} | draw_up(outcomes[:done], outcomes[done:])
+    compared = tell_alone(outcomes[:done], study.configs)
+    result = {"study": study.name} | draw_up(compared, outcomes[done:])
     write_text_atomic(folder / "compare.json", json.dumps(result, indent=2, sort_keys=True) + "\n")
     write_text_atomic(folder / "compare.csv", _csv(result["rows"], list(result["tasks"])))
     plot_study(folder, result)

@@ -13,6 +13,7 @@ from atlas.config.load import dump_config, load_config
 from atlas.config.models import FederationConfig
 from atlas.federation import strategies as strategies  # fills the register of strategies
 from atlas.federation.strategy import find_strategy
+from atlas.jobs.alone import share_shadows
 
 CEILING = "pooled"
 
@@ -44,6 +45,7 @@ def plan_study(
     for case in cases:
         configs.append(load_config(source, case.overrides))
         find_strategy(configs[-1].strategy)
+    configs = share_shadows(configs)
     pools = any(config.strategy == CEILING for config in configs)
     ceilings = {} if pools or not ceiling else {c.seed: _ceiling(c) for c in reversed(configs)}
     # Labels are not part of the name: the same runs under other labels are the same study.
