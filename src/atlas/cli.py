@@ -97,7 +97,7 @@ def plan(
 
 
 @app.command()
-def compare(
+def compare(  # noqa: PLR0913
     source: Annotated[str, typer.Argument(help="A preset's name or a YAML file.")],
     overrides: Annotated[
         list[str] | None, typer.Argument(help="key=a,b,c for each key compared.")
@@ -107,6 +107,9 @@ def compare(
         typer.Option("--arm", help="'key=value key=value' or 'label: key=value'; may be repeated."),
     ] = None,
     ceiling: Annotated[bool, typer.Option(help="Also run the ceiling, pooled.")] = True,
+    workers: Annotated[
+        int, typer.Option("--workers", min=1, help="Processes at a time; they share the cores.")
+    ] = 1,
     out: Out = RUNS,
     as_json: Json = False,
 ) -> None:
@@ -124,7 +127,11 @@ def compare(
         console.print(f"[{number}/{total}] {words}", markup=False, highlight=False)
 
     with live_display(console) as display:
-        result = run_study(study, out, announce, display.event, display.step)
+        if workers > 1:
+            study, whole = _run_apart(study, out, workers, console)
+        else:
+            whole = True
+        result = run_study(study, out, announce, display.event, display.step) if whole else None
     if result is None:
         typer.echo("stopped; the same command goes on from here", err=True)
         return
@@ -275,6 +282,23 @@ def doctor(as_json: Json = False) -> None:
 
     found = examine()
     _print(found, as_json, lambda: findings_table(found))
+
+
+def _run_apart(study: Any, out: Path, workers: int, console: Any) -> tuple[Any, bool]:  # noqa: ANN401
+    """Finish a study's runs in several processes; the study as run, and whether all are done."""
+    import os
+
+    from atlas.jobs.workers import run_apart, with_threads
+
+    study = with_threads(study, max(1, (os.cpu_count() or 1) // workers))
+    jobs = study.jobs()
+
+    def say(number: int, news: str) -> None:
+        words = " ".join(f"{key}={value}" for key, value in jobs[number - 1][0].keys.items())
+        line = f"[{number}/{len(jobs)}] {words}: {news}"
+        console.print(line, markup=False, highlight=False)
+
+    return study, run_apart(study, out / study.name, workers, say)
 
 
 def _value(value: object) -> str:

@@ -46,7 +46,7 @@ def run_study(
     for number, (case, config) in enumerate(jobs, start=1):
         if announce:
             announce(number, len(jobs), case.keys)
-        finished = _finish_run(config, folder / folder_name(case.keys), watch, progress)
+        finished = finish_run(config, folder / folder_name(case.keys), watch, progress)
         if finished.summary is None:
             return None
         outcomes.append(read_outcome(case, finished.folder, finished.summary))
@@ -59,9 +59,10 @@ def run_study(
     return result
 
 
-def _finish_run(
+def finish_run(
     config: FederationConfig, place: Path, watch: Watch | None, progress: Progress | None
 ) -> Finished:
+    """Read the run in a place if it is finished, resume it if it was stopped, or else start it."""
     runs = sorted(place.iterdir()) if place.is_dir() else []
     existing = [path for path in runs if (path / "config.yaml").is_file()]
     if existing:
