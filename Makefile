@@ -16,7 +16,7 @@ demo: setup
 	$(BIN)/atlas run demo
 
 test: setup
-	$(BIN)/python -m pytest -m "not slow"
+	$(BIN)/python -m pytest -m "not slow" --numprocesses auto --dist loadfile
 
 lint: setup
 	$(BIN)/ruff check .
