@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 import tempfile
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -16,10 +16,11 @@ FIRST = 1 << 14
 
 @dataclass(frozen=True)
 class Slab:
-    """Rows [count, width] with the addresses from `start` on."""
+    """Rows [count, width] with the addresses from `start` on; `mapped` if they are in a file."""
 
     start: int
     rows: Tensor
+    mapped: mmap.mmap | None = None
 
     @property
     def stop(self) -> int:
@@ -81,7 +82,11 @@ class Slabs:
         return found.reshape(*index.shape, self.width)
 
     def _from(self, slab: Slab, index: Tensor) -> Tensor:
-        return slab.rows[index.to(slab.rows.device)].to(self.device)
+        found = slab.rows[index.to(slab.rows.device)].to(self.device)
+        if slab.mapped is not None and hasattr(mmap, "MADV_DONTNEED"):
+            # The file's pages stay where the system keeps files, but no longer count as ours.
+            slab.mapped.madvise(mmap.MADV_DONTNEED)
+        return found
 
     def _open(self) -> Slab:
         size = FIRST << len(self._slabs)
@@ -91,11 +96,12 @@ class Slabs:
             return Slab(
                 self.count, torch.empty(size, self.width, dtype=self.dtype, device=self.device)
             )
-        return Slab(self.count, _mapped(size, self.width, self.dtype))
+        return _mapped(self.count, size, self.width, self.dtype)
 
 
-def _mapped(size: int, width: int, dtype: torch.dtype) -> Tensor:
+def _mapped(start: int, size: int, width: int, dtype: torch.dtype) -> Slab:
     """Rows in a new file without a name."""
     with tempfile.TemporaryFile(dir=os.environ.get("ATLAS_CACHE")) as file:
-        raw = np.memmap(file, dtype=np.uint8, mode="w+", shape=size * width * dtype.itemsize)
-    return torch.from_numpy(raw).view(dtype).reshape(size, width)
+        file.truncate(size * width * dtype.itemsize)
+        mapped = mmap.mmap(file.fileno(), 0)
+    return Slab(start, torch.frombuffer(mapped, dtype=dtype).reshape(size, width), mapped)

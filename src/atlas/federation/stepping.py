@@ -71,6 +71,7 @@ class State:
     made: Tensor
     anchor: Anchor | None
     wire: Wire = field(default_factory=Wire)
+    _own: set[str] = field(default_factory=set)
 
     def step(self, store: ExampleStore, turn: Turn, settings: TrainSettings) -> Tensor:
         """One AdamW step; returns the losses of the rows that made it."""
@@ -132,13 +133,17 @@ class State:
     ) -> None:
         if index is None:
             self.stack.tensors[name], self.moments[name] = value, moments
+            self._own.add(name)
             return
-        self.stack.tensors[name] = self.stack.tensors[name].index_copy(0, index, value)
-        first, second = self.moments[name]
-        self.moments[name] = (
-            first.index_copy(0, index, moments[0]),
-            second.index_copy(0, index, moments[1]),
-        )
+        if name not in self._own:
+            # What was given may be somebody's still; only a copy can be written into.
+            first, second = self.moments[name]
+            self.stack.tensors[name] = self.stack.tensors[name].clone()
+            self.moments[name] = (first.clone(), second.clone())
+            self._own.add(name)
+        self.stack.tensors[name].index_copy_(0, index, value)
+        for kept, new in zip(self.moments[name], moments, strict=True):
+            kept.index_copy_(0, index, new)
 
 
 def begin(stack: Stack, carried: tuple[Moments, Tensor] | None, anchor: Anchor | None) -> State:

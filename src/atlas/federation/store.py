@@ -23,6 +23,8 @@ Part = tuple[Task, Sequence[Example]]
 Rows = NDArray[np.int64]
 BAND = 0.8
 """Rows with fewer tokens than this share of the longest run in a pass of their own."""
+PASS_TOKENS = 8192
+"""Most tokens of a pass, unless a single row has more."""
 
 
 class ExampleStore:
@@ -93,11 +95,14 @@ class ExampleStore:
         """Rows of a stack in groups of like many tokens, so that few of them are filled up.
 
         Rows are independent, so running them in groups changes nothing but the padding computed.
+        No group is larger than `PASS_TOKENS`, so what a pass takes does not grow with the clients.
         """
-        longest = [int(self._host_lengths[pick].sum()) for pick in picks]
+        tokens = [int(self._host_lengths[pick].sum()) for pick in picks]
         bands: list[list[int]] = []
-        for row in sorted(range(len(picks)), key=lambda row: (-longest[row], row)):
-            if not bands or longest[row] < BAND * longest[bands[-1][0]]:
+        for row in sorted(range(len(picks)), key=lambda row: (-tokens[row], row)):
+            most = tokens[bands[-1][0]] if bands else 0
+            fits = bands and (len(bands[-1]) + 1) * most <= PASS_TOKENS
+            if not fits or tokens[row] < BAND * most:
                 bands.append([])
             bands[-1].append(row)
         return [sorted(band) for band in bands]
