@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from atlas.backbones.tiny import build_tiny
 from atlas.build import assemble
 from atlas.config.relations import ClusterSettings, FingerprintSettings, RelationSettings
 from atlas.federation import strategies
@@ -484,6 +485,26 @@ def test_a_spoilt_fingerprint_is_refused_and_the_others_are_planned(spoil):
     (weights,) = related(plan, state, cohort)
     assert weights[2].tolist() == [0, 0, 1, 0, 0]
     assert not torch.equal(weights, torch.eye(5).double())
+
+
+def test_the_plan_acts_for_a_backbone_from_a_folder_and_names_no_path(tmp_path):
+    folder = tmp_path / "mine"
+    model, tokenizer = build_tiny(torch.float32)
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    config = make_config(
+        strategy="mira",
+        fingerprint={"sketch": 16, "folds": 2},
+        backbone={"name": str(folder), "max_length": 32},
+    )
+    federation = assemble(config, make_clients())
+    plan, state, events = federation.plan, federation.state, []
+    observe = lambda event, fields: events.append((event, fields))  # noqa: E731
+    make_plan(plan, state, federation.engine, observe)
+    (cohort,) = state.cohorts.values()
+    (weights,) = related(plan, state, cohort)
+    assert not torch.equal(weights, torch.eye(5).double())
+    assert [fields["cohort"] for event, fields in events if event == "planned"] == ["mine"]
 
 
 def test_nothing_is_asked_where_nothing_is_planned():

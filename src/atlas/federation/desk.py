@@ -45,6 +45,11 @@ class ServerState:
         """The cohort a client belongs to."""
         return next(c for c in self.cohorts.values() if client in c.clients)
 
+    def planned_for(self, cohort: Cohort) -> Planned:
+        """What was found out of a cohort's clients; a client is in one cohort only."""
+        names = (name for name, own in self.cohorts.items() if own.clients == cohort.clients)
+        return self.planned.get(next(names), Planned({}))
+
 
 @dataclass
 class Desk:

@@ -81,7 +81,10 @@ def compare_clients(plan: Plan, state: ServerState, sketches: Mapping[str, Sketc
 
 def describe_plan(plan: Plan, state: ServerState) -> list[dict[str, object]]:
     """The plan of every cohort as plain values."""
-    return [
-        describe_planned(planned, view_of(plan, state, state.cohorts[name], number=0), name)
-        for name, planned in state.planned.items()
-    ]
+    found = []
+    for name, planned in state.planned.items():
+        cohort = state.cohorts[name]
+        view = view_of(plan, state, cohort, number=0)
+        # A cohort's name here may be the folder its backbone is in; that is nobody's business.
+        found.append(describe_planned(planned, view, cohort.layout.backbone))
+    return found

@@ -12,7 +12,6 @@ from atlas.federation.cohort import Cohort
 from atlas.federation.desk import ServerState
 from atlas.federation.mixture import change_norms
 from atlas.federation.plan import Plan
-from atlas.federation.planned import Planned
 from atlas.federation.strategy import View
 from atlas.ops.mixing import check_mixing, restrict
 
@@ -30,7 +29,7 @@ def choices(settings: RelationSettings) -> list[RelationSettings]:
 def view_of(plan: Plan, state: ServerState, cohort: Cohort, number: int) -> View:
     """What a relation may look at in round `number`."""
     clients = cohort.clients
-    planned = state.planned.get(cohort.layout.backbone, Planned({}))
+    planned = state.planned_for(cohort)
     examples = [state.examples.get(client, 0) for client in clients]
     return View(
         clients=clients,
