@@ -1,0 +1,92 @@
+"""Multi-query associative recall: sequences that only a memory can answer.
+
+A sequence lists pairs, key value key value ..., then asks for keys at random places, far from
+their pair: `0` fills the gaps. Tokens 1 to V/2 - 1 are keys and V/2 to V - 1 values, so a model
+that forgets the pairs can at best guess among V/2 values. (The task is that of Zoology, Arora et
+al. 2023; the sequences are drawn here.)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from atlas.errors import InputError
+from atlas.runs.seeds import generator
+
+IGNORED = -100
+"""The target of a token that carries no loss."""
+BLANK = 0
+
+Grid = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class RecallTask:
+    """How hard: vocabulary size, tokens per sequence, pairs per sequence, all asked for once."""
+
+    vocabulary: int = 64
+    length: int = 32
+    pairs: int = 4
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be drawn."""
+        if self.pairs < 1:
+            raise InputError(f"pairs: {self.pairs}; allowed: at least 1")
+        smallest = 2 * (self.pairs + 1)
+        if self.vocabulary < smallest:
+            raise InputError(
+                f"vocabulary: {self.vocabulary}; allowed: at least {smallest}, "
+                f"for {self.pairs} different keys and values"
+            )
+        if self.length < 4 * self.pairs:
+            raise InputError(
+                f"length: {self.length}; allowed: at least {4 * self.pairs}, "
+                f"for {self.pairs} pairs and as many questions"
+            )
+
+
+class RecallBatch(NamedTuple):
+    """ids [count, length]; targets of the same shape: what to say at each token, or IGNORED."""
+
+    ids: Tensor
+    targets: Tensor
+
+
+def draw_recall(task: RecallTask, count: int, seed: int, *address: str | int) -> RecallBatch:
+    """Sequences of one address of one run; equal arguments give equal sequences.
+
+    Args:
+        task: How hard.
+        count: Sequences; at least one.
+        seed: Of the run.
+        *address: What they are for, for example ``"train", step``.
+
+    Returns:
+        ids and targets, int64. Targets are not shifted: the one at a question is its answer.
+    """
+    if count < 1:
+        raise InputError(f"count: {count}; allowed: at least 1 sequence")
+    draw = generator(seed, "recall", *address)
+    half = task.vocabulary // 2
+    keys = _distinct(draw, count, half - 1, task.pairs) + 1
+    values = _distinct(draw, count, task.vocabulary - half, task.pairs) + half
+    listed = 2 * task.pairs
+    places = _distinct(draw, count, (task.length - listed + 1) // 2, task.pairs) * 2 + listed
+    ids = np.full((count, task.length), BLANK, dtype=np.int64)
+    ids[:, 0:listed:2] = keys
+    ids[:, 1:listed:2] = values
+    targets = np.full_like(ids, IGNORED)
+    np.put_along_axis(ids, places, keys, axis=1)
+    np.put_along_axis(targets, places, values, axis=1)
+    return RecallBatch(torch.from_numpy(ids), torch.from_numpy(targets))
+
+
+def _distinct(draw: np.random.Generator, count: int, size: int, picks: int) -> Grid:
+    """`picks` different numbers below `size` in random order, for each of `count` rows."""
+    return np.argsort(draw.random((count, size)), axis=1)[:, :picks].astype(np.int64)
