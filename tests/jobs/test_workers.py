@@ -18,7 +18,7 @@ def test_a_worker_takes_whole_seeds():
     study = make_study("seed=0,1,2")
     shares = deal(study, 2)
     seeds = [[config.seed for _, _, config in share] for share in shares]
-    assert [sorted(set(own)) for own in seeds] == [[0, 2], [1]]
+    assert seeds == [[0, 0, 2, 2], [1, 1]], "a seed is finished before the next begins"
     numbers = sorted(number for share in shares for number, _, _ in share)
     assert numbers == list(range(1, len(study.jobs()) + 1))
     assert len(deal(study, 8)) == 3

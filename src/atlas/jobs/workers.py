@@ -40,11 +40,14 @@ def with_threads(study: Study, threads: int) -> Study:
 
 
 def deal(study: Study, workers: int) -> list[list[Job]]:
-    """Who runs what: all runs of a seed together, the seeds in turn."""
+    """Who runs what: all runs of a seed, then of the next; the seeds are dealt in turn.
+
+    A study that is stopped early so has whole seeds, which can be compared.
+    """
     jobs = [(number, *job) for number, job in enumerate(study.jobs(), start=1)]
     seeds = sorted({config.seed for _, _, config in jobs})
     shares: list[list[Job]] = [[] for _ in range(min(workers, len(seeds)))]
-    for job in jobs:
+    for job in sorted(jobs, key=lambda job: (job[2].seed, job[0])):
         shares[seeds.index(job[2].seed) % len(shares)].append(job)
     return shares
 
