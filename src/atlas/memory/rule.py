@@ -1,0 +1,141 @@
+"""What a memory is given, and which rule it follows.
+
+Row vectors: keys and queries [1, d_k], values [1, d_v]; memory M and momentum S [d_k, d_v]. For
+token t, with the last c keys k_i and values v_i and their weights gamma:
+
+    e_i = k_i M' - v_i
+    S_t = eta_t S_{t-1} - (theta_t / c) * sum over i of gamma_{t,i} k_i^T e_i
+    M_t = (1 - alpha_t) M_{t-1} + w_t S_t
+    o_t = q_t M_t
+
+c = 1 is Titans (arXiv 2501.00663), c > 1 the Omega rule of ATLAS (arXiv 2505.23735). M' and w_t
+are what the fields of `Rule` choose.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal, NamedTuple, get_args
+
+import torch
+from torch import Tensor
+
+from atlas.errors import InputError
+
+Gradient = Literal["exact", "chunk-start"]
+Weighting = Literal["added", "both", "step", "none"]
+Read = Literal["after", "before"]
+Learner = Literal["momentum", "newton-schulz"]
+Queries = Literal["plain", "projected"]
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One memory rule.
+
+    Attributes:
+        gradient: Where errors are measured. `exact`: M' = M_{t-1}. `chunk-start`: M' is the memory
+            at the start of the token's chunk, which makes the chunk size part of the function.
+        chunk: Tokens per chunk; for `exact` a matter of speed alone.
+        window: c, the tokens whose errors count at each step.
+        weighting: `added`: w_t = 1 - eta_t, so that no step counts for more than theta_t however
+            long it is carried. `step`: theta_t is multiplied by 1 - eta_t instead, and w_t = 1.
+            `both`: S_t is a running mean and is added with weight 1 - eta_t; slower, and the one
+            that withstands gates in resonance with the keys. `none`: w_t = 1. `step` and `none`
+            diverge under changing gates and are kept as controls.
+        read: `after` the write of the same token, or `before` it.
+        learner: `newton-schulz` orthogonalises S_t before it is added; theta_t then scales what
+            is added, as the size of S_t no longer counts. Needs chunk-start gradients.
+        queries: `projected`: onto the keys seen so far (see `projection`).
+    """
+
+    gradient: Gradient = "exact"
+    chunk: int = 64
+    window: int = 1
+    weighting: Weighting = "added"
+    read: Read = "after"
+    learner: Learner = "momentum"
+    queries: Queries = "plain"
+
+    def __post_init__(self) -> None:
+        """Refuse what is not a rule."""
+        named = {
+            "gradient": Gradient,
+            "weighting": Weighting,
+            "read": Read,
+            "learner": Learner,
+            "queries": Queries,
+        }
+        for name, choices in named.items():
+            if getattr(self, name) not in get_args(choices):
+                allowed = ", ".join(get_args(choices))
+                raise InputError(f"{name}: {getattr(self, name)!r}; allowed: {allowed}")
+        for name in ("chunk", "window"):
+            if getattr(self, name) < 1:
+                raise InputError(f"{name}: {getattr(self, name)}; allowed: 1 or more")
+        if self.learner == "newton-schulz" and self.gradient == "exact":
+            raise InputError("learner: newton-schulz; allowed with gradient: chunk-start only")
+
+
+class Tokens(NamedTuple):
+    """T tokens of H heads, gates per token and head.
+
+    Attributes:
+        queries: [B, H, T, d_k].
+        keys: [B, H, T, d_k], of length one: the stability of every rule rests on it.
+        values: [B, H, T, d_v].
+        alpha: Forgetting in [0, 1], [B, H, T].
+        eta: Momentum in [0, 1], [B, H, T].
+        theta: Step, [B, H, T].
+        gamma: Weights in [0, 1] of the window, the oldest token first, [B, H, T, c]; None is ones.
+    """
+
+    queries: Tensor
+    keys: Tensor
+    values: Tensor
+    alpha: Tensor
+    eta: Tensor
+    theta: Tensor
+    gamma: Tensor | None = None
+
+    def each(self, change: Callable[[Tensor], Tensor]) -> Tokens:
+        """The same change made to every part."""
+        return Tokens._make(None if part is None else change(part) for part in self)
+
+    def cut(self, start: int, stop: int) -> Tokens:
+        """Tokens start to stop - 1."""
+        return self.each(lambda part: part[:, :, start:stop])
+
+    @property
+    def length(self) -> int:
+        """T."""
+        return self.keys.shape[2]
+
+
+class Steps(NamedTuple):
+    """Gates made into the factors of the rule, all [B, H, T], gamma [B, H, T, c].
+
+    S_t = carry_t S_{t-1} - step_t * gradient, M_t = keep_t M_{t-1} + added_t * S_t.
+    """
+
+    keep: Tensor
+    carry: Tensor
+    step: Tensor
+    added: Tensor
+    gamma: Tensor
+
+
+def settle(tokens: Tokens, rule: Rule) -> Steps:
+    """The factors that gates and rule make."""
+    damping = 1 - tokens.eta
+    one = torch.ones_like(damping)
+    step = tokens.theta / rule.window
+    step = step * damping if rule.weighting in ("step", "both") else step
+    added = damping if rule.weighting in ("added", "both") else one
+    if rule.learner == "newton-schulz":
+        step, added = one, added * step
+    gamma = tokens.gamma
+    if gamma is None:
+        gamma = one[..., None].expand(*one.shape, rule.window)
+    return Steps(1 - tokens.alpha, tokens.eta, step, added, gamma)
