@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 
+from atlas.federation.changes import Change
 from atlas.federation.packing import pack
 
 ENCODERS = ["bert", "bert-bare", "distilbert", "mpnet"]
@@ -29,13 +30,21 @@ def packing_of(mask, rows=2):
     return plan, plan.source(torch.from_numpy(offsets))
 
 
-def both_ways(backbone, inputs):
+def changes_of(layers, alpha=8.0, rows=2):
+    """What adapters add, the same in every row."""
+    return {
+        name: Change(a.expand(rows, -1, -1), (b * alpha / len(a)).expand(rows, -1, -1))
+        for name, (a, b) in layers.items()
+    }
+
+
+def both_ways(backbone, inputs, changes=None):
     """Features by way of the whole last block, and by the shortcut on packed tokens."""
     hidden, context = before_last(backbone, inputs)
     whole = backbone.features(backbone.block(backbone.depth - 1, hidden, context), inputs.mask)
     plan, source = packing_of(inputs.mask)
     tokens = hidden[inputs.mask][source]
-    return whole, backbone.packed_features(tokens, plan.packing, context)
+    return whole, backbone.packed_features(tokens, plan.packing, context, changes)
 
 
 @pytest.mark.parametrize("kind", ENCODERS + CAUSALS)
@@ -70,7 +79,8 @@ def test_packed_blocks_equal_padded_ones_in_values_and_gradients(kind, backbone_
 
 @pytest.mark.parametrize("kind", ENCODERS + CAUSALS)
 @pytest.mark.parametrize("examples", ["singles", "pairs"])
-def test_values_and_gradients_equal_the_whole_block(kind, examples, backbone_of, tools):
+@pytest.mark.parametrize("reading", ["whole", "folded"])
+def test_values_and_gradients_equal_the_whole_block(kind, examples, reading, backbone_of, tools):
     backbone = backbone_of(kind, torch.float64)
     inputs = backbone.tokenize(tools.classify, getattr(tools, examples), 24)
     layers = {
@@ -79,7 +89,8 @@ def test_values_and_gradients_equal_the_whole_block(kind, examples, backbone_of,
     }
     factors = [factor for pair in layers.values() for factor in pair]
     with tools.adapted(backbone, layers, 8.0):
-        whole, short = both_ways(backbone, inputs)
+        changes = changes_of(layers) if reading == "folded" else None
+        whole, short = both_ways(backbone, inputs, changes)
         torch.testing.assert_close(short, whole, atol=1e-12, rtol=0)
         weights = torch.randn(whole.shape, generator=torch.Generator().manual_seed(3)).double()
         theirs = torch.autograd.grad((whole * weights).sum(), factors, retain_graph=True)
@@ -90,7 +101,8 @@ def test_values_and_gradients_equal_the_whole_block(kind, examples, backbone_of,
 
 
 @pytest.mark.parametrize("kind", [*ENCODERS, "llama"])
-def test_no_feed_forward_where_nobody_reads(kind, backbone_of, tools):
+@pytest.mark.parametrize("reading", ["whole", "folded"])
+def test_nothing_is_computed_where_nobody_reads(kind, reading, backbone_of, tools):
     backbone = backbone_of(kind)
     inputs = backbone.tokenize(tools.classify, tools.singles, 24)
     hidden, context = before_last(backbone, inputs)
@@ -104,19 +116,22 @@ def test_no_feed_forward_where_nobody_reads(kind, backbone_of, tools):
     ]
     plan, source = packing_of(inputs.mask)
     tokens = hidden[inputs.mask][source]
-    backbone.packed_features(tokens, plan.packing, context)
+    backbone.packed_features(tokens, plan.packing, context, {} if reading == "folded" else None)
     for handle in handles:
         handle.remove()
     whole = set(backbone.select(last, ["key", "value"]))
-    assert set(seen) == set(backbone.linears(last))
+    # Positions that turn keys ask for keys; without them one query does.
+    folded = reading == "folded" and kind in ENCODERS
+    assert set(seen) == set(backbone.linears(last)) - (whole if folded else set())
     for name, places in seen.items():
         assert places == (tokens.shape[:-1].numel() if name in whole else len(inputs.ids))
 
 
 @pytest.mark.parametrize("kind", [*ENCODERS, "llama"])
-def test_bf16_stays_close_to_the_whole_block(kind, backbone_of, tools):
+@pytest.mark.parametrize("changes", [None, {}], ids=["whole", "folded"])
+def test_bf16_stays_close_to_the_whole_block(kind, changes, backbone_of, tools):
     backbone = backbone_of(kind, torch.bfloat16)
     inputs = backbone.tokenize(tools.classify, tools.singles, 24)
-    whole, short = both_ways(backbone, inputs)
+    whole, short = both_ways(backbone, inputs, changes)
     assert short.dtype == torch.bfloat16
     torch.testing.assert_close(short, whole, atol=0.05, rtol=0.05)

@@ -407,7 +407,7 @@ def test_the_backbone_is_left_as_it_was(monkeypatch):
     take(group, "a1", exact())
     take(group, "c1", exact(blocks=3, warmup=1))
 
-    def fail(*args):
+    def fail(*args, **named):
         raise RuntimeError("out of memory")
 
     monkeypatch.setattr(fingerprint, "run", fail)

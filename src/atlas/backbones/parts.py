@@ -103,7 +103,7 @@ def attention(
     query, key = parts.turn(block, (query, key), position, places)
     bias = parts.bias(position, places)
     if bias is not None:
-        mask = _added(mask, query.dtype) + bias
+        mask = added_mask(mask, query.dtype) + bias
     seen = functional.scaled_dot_product_attention(
         query,
         key,
@@ -119,7 +119,7 @@ def _heads(values: Tensor, width: int) -> Tensor:
     return values.reshape(*values.shape[:2], -1, width).transpose(1, 2)
 
 
-def _added(mask: Tensor, dtype: torch.dtype) -> Tensor:
+def added_mask(mask: Tensor, dtype: torch.dtype) -> Tensor:
     """A mask that is added to scores."""
     if mask.dtype != torch.bool:
         return mask

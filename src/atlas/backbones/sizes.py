@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from atlas.backbones.blocks import Config
 from atlas.backbones.families import Family
+from atlas.backbones.parts import stay
 from atlas.federation.backbone import Footprint
 
 
@@ -62,12 +63,14 @@ def _kept_by_attention(family: Family, widths: Mapping[str, int]) -> tuple[int, 
     """Numbers per place that attention keeps: in a whole block, and where one place is read.
 
     Queries, keys, values and what it gave; heads that share keys and values get copies of them.
+    Where one place is read, tokens stand in for keys and values if positions do not turn keys.
     """
     query, key, value = widths["query"], widths["key"], widths["value"]
     if "gate" in widths:
         key = value = query
     attended = 0 if family.scores else query
-    return query + key + value + attended, key + value
+    read = query if family.parts.turn is stay else key + value
+    return query + key + value + attended, read
 
 
 def _widths(family: Family, block: nn.Module) -> dict[str, int]:

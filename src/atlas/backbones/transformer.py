@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
-from functools import cached_property
+from collections.abc import Mapping, Sequence
+from functools import cached_property, partial
 from typing import cast
 
 import torch
@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from atlas.backbones.blocks import Context, Model, Tokenizer, attention_kinds, attention_mask
 from atlas.backbones.families import find_family
+from atlas.backbones.folded import can_fold, folded_read
 from atlas.backbones.generation import generate_greedily, take_stop_tokens
 from atlas.backbones.packed import packed_block, read_block
 from atlas.backbones.sizes import weigh
@@ -25,6 +26,7 @@ from atlas.backbones.tokens import (
 )
 from atlas.errors import InputError
 from atlas.federation.backbone import Footprint, Inputs
+from atlas.federation.changes import Change
 from atlas.federation.packing import Packing
 from atlas.federation.task import Example, Task
 
@@ -168,10 +170,21 @@ class TransformerBackbone:
         block = self._blocks[index]
         return packed_block(self.family, block, hidden, mask, given.position, packing)
 
-    def packed_features(self, hidden: Tensor, packing: Packing, context: object) -> Tensor:
+    def packed_features(
+        self,
+        hidden: Tensor,
+        packing: Packing,
+        context: object,
+        changes: Mapping[str, Change] | None,
+    ) -> Tensor:
         """What the classification head reads [N, D], from the last block's packed input."""
         given, last = cast(Context, context), self.depth - 1
-        read = read_block(
+        start = f"{self.family.blocks}.{last}."
+        own = {k.removeprefix(start): c for k, c in (changes or {}).items() if k.startswith(start)}
+        read = read_block
+        if changes is not None and can_fold(self.family, own):
+            read = partial(folded_read, own)
+        here = read(
             self.family,
             self._blocks[last],
             hidden,
@@ -180,7 +193,7 @@ class TransformerBackbone:
             packing,
             self._read_places(packing.mask),
         )
-        return self._read(read)
+        return self._read(here)
 
     def _read_places(self, mask: Tensor) -> Tensor:
         """Where the head reads: an encoder's first token, a causal model's last [N]."""

@@ -12,6 +12,7 @@ from typing import Literal, Protocol
 import torch
 from torch import Tensor, nn
 
+from atlas.federation.changes import Change
 from atlas.federation.packing import Packing
 from atlas.federation.task import Example, Task
 
@@ -141,10 +142,23 @@ class Backbone(Protocol):
         """As `block`, on packed tokens [n, S, D]."""
         ...
 
-    def packed_features(self, hidden: Tensor, packing: Packing, context: object) -> Tensor:
+    def packed_features(
+        self,
+        hidden: Tensor,
+        packing: Packing,
+        context: object,
+        changes: Mapping[str, Change] | None,
+    ) -> Tensor:
         """What the classification head reads [N, D], from the last block's packed input.
 
         As `features` after the last `block`; only what the head reads need be computed.
+
+        Args:
+            hidden: The last block's input [n, S, D].
+            packing: Where texts are.
+            context: As `context` gave it.
+            changes: What active adapters add, by module; then modules whose work can be done
+                cheaper need not be called. None to call them all.
         """
         ...
 

@@ -163,7 +163,9 @@ def _fold_gradients(
         # Nothing else here asks for gradients; the graph has to begin somewhere.
         batch = replace(batch, hidden=batch.hidden.detach().requires_grad_())
         with _caught(store.model, settings.blocks) as caught:
-            outcome = run(store.model, replace(stack, tensors={**stack.tensors, **head}), batch)
+            # Gradients of all modules are wanted, so all of them must be called.
+            own = replace(stack, tensors={**stack.tensors, **head})
+            outcome = run(store.model, own, batch, reading="whole")
         here = torch.from_numpy(pick).to(store.labels.device)
         for part in settings.parts:
             each = objective(part, outcome, classes)

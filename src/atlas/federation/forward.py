@@ -8,16 +8,20 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from atlas.federation.backbone import ACTIVATIONS, Backbone
+from atlas.federation.changes import Change
 from atlas.federation.cohort import Cohort, Layout
 from atlas.federation.packing import Packing
 from atlas.federation.prefix import PrefixCache
+
+Reading = Literal["folded", "whole"]
+"""How the last block is read where a head asks for one place of each text."""
 
 
 @dataclass(frozen=True)
@@ -134,45 +138,42 @@ def stack_cohorts(cohorts: Sequence[Cohort]) -> Stack:
     )
 
 
+def changes_of(model: Model, stack: Stack) -> dict[str, Change]:
+    """What the adapters of a stack add, by module."""
+    found = {}
+    for i, module in enumerate(model.layout.modules):
+        a, b = stack.tensors[f"lora_a/{module}"], stack.tensors[f"lora_b/{module}"]
+        dense = [row.get(module) for row in stack.deltas]
+        scaled = b * stack.scales[i].to(b.dtype)[:, None, None]
+        found[module] = Change(a, scaled, dense if any(d is not None for d in dense) else ())
+    return found
+
+
 @contextmanager
-def adapters_active(model: Model, stack: Stack) -> Iterator[None]:
+def adapters_active(model: Model, stack: Stack) -> Iterator[dict[str, Change]]:
     """Within this context every adapted linear module adds its rows' changes.
 
     Hooks live only inside the context, so the shared backbone is left as it was found.
+
+    Yields:
+        The changes, for those who need not call the modules.
     """
     linears: dict[str, nn.Linear] = {}
     for block in range(model.first_block, model.backbone.depth):
         linears.update(model.backbone.linears(block))
-    handles = []
+    changes, handles = changes_of(model, stack), []
     try:
-        for i, module in enumerate(model.layout.modules):
-            a, b = stack.tensors[f"lora_a/{module}"], stack.tensors[f"lora_b/{module}"]
-            dense = [row.get(module) for row in stack.deltas]
-            hook = _low_rank_hook(a, b * stack.scales[i].to(b.dtype)[:, None, None], dense)
-            handles.append(linears[module].register_forward_hook(hook))
-        yield
+        for module, change in changes.items():
+            handles.append(linears[module].register_forward_hook(change.hook()))
+        yield changes
     finally:
         for handle in handles:
             handle.remove()
 
 
-def _low_rank_hook(a: Tensor, scaled_b: Tensor, dense: Sequence[Tensor | None]) -> Any:  # noqa: ANN401 - torch's hook type
-    def add(module: nn.Module, args: tuple[Tensor, ...], output: Tensor) -> Tensor:
-        del module
-        x = args[0].reshape(a.shape[0], -1, a.shape[2]).to(a.dtype)  # [n, tokens, d_in]
-        change = torch.bmm(torch.bmm(x, a.transpose(1, 2)), scaled_b.transpose(1, 2))
-        if any(delta is not None for delta in dense):
-            # Row by row: a batched product would copy every client's dense change.
-            pairs = zip(change, x, dense, strict=True)
-            change = torch.stack([c if d is None else c + row @ d.T for c, row, d in pairs])
-        return output + change.reshape(output.shape).to(output.dtype)
-
-    return add
-
-
-def run(model: Model, stack: Stack, batch: Batch) -> Outcome:
+def run(model: Model, stack: Stack, batch: Batch, reading: Reading = "folded") -> Outcome:
     """Losses and predictions of every example under its row's adapter."""
-    return run_top(model, stack, batch, model.first_block)
+    return run_top(model, stack, batch, model.first_block, reading)
 
 
 def run_blocks(model: Model, stack: Stack, batch: Batch, blocks: range) -> Tensor:
@@ -181,16 +182,28 @@ def run_blocks(model: Model, stack: Stack, batch: Batch, blocks: range) -> Tenso
         return _through(model, batch, blocks, _context(model, batch))
 
 
-def run_top(model: Model, stack: Stack, batch: Batch, first: int) -> Outcome:
-    """Losses and predictions of a batch whose `hidden` is the input of block `first`."""
+def run_top(
+    model: Model, stack: Stack, batch: Batch, first: int, reading: Reading = "folded"
+) -> Outcome:
+    """Losses and predictions of a batch whose `hidden` is the input of block `first`.
+
+    Args:
+        model: The model.
+        stack: Its adapters.
+        batch: The examples.
+        first: The first block to run.
+        reading: Whether the last block may do without keys and values; `whole` calls all its
+            modules, for those who watch them.
+    """
     last = model.backbone.depth - 1
     if batch.targets is not None:
         hidden = run_blocks(model, stack, batch, range(first, last + 1))
         return _predict_tokens(model.backbone, hidden, batch)
     context = _context(model, batch)
-    with adapters_active(model, stack):
+    with adapters_active(model, stack) as changes:
         hidden = _through(model, batch, range(first, last), context)
-        features = model.backbone.packed_features(hidden, batch.packing, context)
+        known = changes if reading == "folded" else None
+        features = model.backbone.packed_features(hidden, batch.packing, context, known)
     return _classify(model.layout, stack, features.reshape(*batch.labels.shape, -1), batch)
 
 

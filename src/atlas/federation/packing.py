@@ -40,11 +40,12 @@ class Packing:
 
     def spread(self, packed: Tensor) -> Tensor:
         """Packed tokens [n, S, D] as padded texts [N, T, D]; padding holds other tokens."""
-        return packed.flatten(0, 1)[self.slots]
+        found = packed.flatten(0, 1).index_select(0, self.slots.flatten())
+        return torch.unflatten(found, 0, self.slots.shape)
 
     def gather(self, padded: Tensor) -> Tensor:
         """Padded texts [N, T, D] as packed tokens [n, S, D]."""
-        return padded.flatten(0, 1)[self.back].reshape(*self.real.shape, -1)
+        return torch.unflatten(padded.flatten(0, 1).index_select(0, self.back), 0, self.real.shape)
 
     def frame(self, packed: Tensor) -> Tensor:
         """An empty rectangle [N, T, D] of the packed tokens' kind, for those who ask its shape."""

@@ -1,0 +1,112 @@
+"""The last block where one place of each text is read, without anybody's keys or values.
+
+One query meets all keys of its text: q . (W_k x_j) = (W_k' q) . x_j. So the query is taken through
+the key projection once per text, and the tokens through none. Likewise the values of a text are
+only ever added up by weights: the sum of p_j W_v x_j is W_v times the sum of p_j x_j. Two products
+per token become two per text. A bias on keys moves all scores of a query alike, which changes
+nothing; this holds for families whose positions do not turn keys.
+
+Letters in shapes: n rows, b texts each, N = n * b, T tokens, D width, H heads, E width of a head.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+
+from atlas.backbones.blocks import Model, Position
+from atlas.backbones.families import Family
+from atlas.backbones.parts import added_mask, stay
+from atlas.federation.changes import Change
+from atlas.federation.packing import Packing
+
+
+def can_fold(family: Family, changes: Mapping[str, Change]) -> bool:
+    """Whether keys and values of this family, under these changes, need not be computed."""
+    paths = [family.modules[name] for name in ("key", "value")]
+    return family.parts.turn is stay and not any(
+        change.dense for name, change in changes.items() if name in paths
+    )
+
+
+def folded_read(  # noqa: PLR0913
+    changes: Mapping[str, Change],
+    family: Family,
+    block: Model,
+    hidden: Tensor,
+    mask: Tensor,
+    position: Position,
+    packing: Packing,
+    at: Tensor,
+) -> Tensor:
+    """What a block puts out at place `at` [N] of each text, [N, 1, D].
+
+    Args:
+        changes: What adapters add to the block's modules, by path inside it.
+        family: The block's.
+        block: The block.
+        hidden: Its packed input.
+        mask: What each place of each text may see [N, 1, T, T].
+        position: As the blocks of the family take it.
+        packing: Where texts are.
+        at: The place that is read.
+    """
+    parts, rows = family.parts, torch.arange(len(at), device=at.device)
+    read = packing.slots[rows, at]
+    entered = parts.enter(block, hidden)
+    tokens = packing.spread(entered)  # [N, T, D]
+    width = parts.width(block)
+    query: Tensor = block.get_submodule(family.modules["query"])(
+        entered.flatten(0, 1)[read][:, None]
+    )
+    query = query.reshape(len(at), -1, width)  # [N, H, E]
+    key, value = (_Folded.of(family, block, changes, name, width) for name in ("key", "value"))
+    scores = torch.bmm(key.back(query), tokens.transpose(1, 2)) * width**-0.5
+    allowed = added_mask(mask.expand(len(at), -1, -1, -1)[rows, :, at], scores.dtype)
+    bias = parts.bias(position, at[:, None])
+    scores = scores + (allowed if bias is None else allowed + bias[:, :, 0])
+    seen = value.on(torch.bmm(torch.softmax(scores, -1), tokens))
+    return parts.leave(block, seen.flatten(1)[:, None], hidden.flatten(0, 1)[read][:, None])
+
+
+class _Folded:
+    """A projection by heads, with what its adapters add."""
+
+    def __init__(self, module: nn.Linear, change: Change | None, width: int) -> None:
+        self.weight = torch.unflatten(module.weight, 0, (-1, width))  # [H, E, D]
+        self.bias = None if module.bias is None else module.bias.reshape(-1, width)
+        self.change = change
+
+    @classmethod
+    def of(
+        cls, family: Family, block: Model, changes: Mapping[str, Change], name: str, width: int
+    ) -> _Folded:
+        path = family.modules[name]
+        return cls(block.get_submodule(path), changes.get(path), width)
+
+    def back(self, heads: Tensor) -> Tensor:
+        """Queries [N, H, E] as what they look for in tokens [N, H, D]."""
+        found = torch.bmm(heads.transpose(0, 1), self.weight).transpose(0, 1)
+        if self.change is None:
+            return found
+        a, b = self.change.a, self._by_heads()
+        own = heads.to(a.dtype).reshape(len(a), -1, *heads.shape[1:])  # [n, b, H, E]
+        extra = torch.einsum("nbhe,nher,nrd->nbhd", own, b, a)
+        return found + extra.reshape(found.shape).to(found.dtype)
+
+    def on(self, sums: Tensor) -> Tensor:
+        """Weighted sums of tokens [N, H, D] as sums of values [N, H, E]."""
+        found = torch.bmm(sums.transpose(0, 1), self.weight.transpose(1, 2)).transpose(0, 1)
+        found = found if self.bias is None else found + self.bias
+        if self.change is None:
+            return found
+        a, b = self.change.a, self._by_heads()
+        own = sums.to(a.dtype).reshape(len(a), -1, *sums.shape[1:])  # [n, b, H, D]
+        extra = torch.einsum("nbhd,nrd,nher->nbhe", own, a, b)
+        return found + extra.reshape(found.shape).to(found.dtype)
+
+    def _by_heads(self) -> Tensor:
+        assert self.change is not None
+        return torch.unflatten(self.change.b, 1, self.weight.shape[:2])  # [n, H, E, R]
