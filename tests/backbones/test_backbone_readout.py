@@ -100,6 +100,27 @@ def test_values_and_gradients_equal_the_whole_block(kind, examples, reading, bac
         torch.testing.assert_close(mine, other, atol=1e-10, rtol=1e-10)
 
 
+@pytest.mark.parametrize("kind", ENCODERS + CAUSALS)
+def test_some_places_of_each_text_equal_those_of_the_whole_block(kind, backbone_of, tools):
+    backbone = backbone_of(kind, torch.float64)
+    inputs = backbone.tokenize(tools.classify, tools.singles, 24)
+    hidden, context = before_last(backbone, inputs)
+    hidden = hidden.detach().requires_grad_()
+    whole = backbone.block(backbone.depth - 1, hidden, context)
+    ends = inputs.mask.sum(1)
+    at = torch.stack([ends - 1, torch.zeros_like(ends), ends // 2], 1)
+    theirs = whole[torch.arange(len(at))[:, None], at]
+    plan, source = packing_of(inputs.mask)
+    ours = backbone.packed_places(hidden[inputs.mask][source], plan.packing, context, at)
+    torch.testing.assert_close(ours, theirs, atol=1e-12, rtol=0)
+    weights = torch.randn(ours.shape, generator=torch.Generator().manual_seed(3)).double()
+    (mine,) = torch.autograd.grad((ours * weights).sum(), hidden)
+    (other,) = torch.autograd.grad((theirs * weights).sum(), hidden)
+    # The norms of the Llama family work in float32 whatever they are given.
+    close = 1e-10 if kind in ENCODERS else 1e-5
+    torch.testing.assert_close(mine[inputs.mask], other[inputs.mask], atol=close, rtol=close)
+
+
 @pytest.mark.parametrize("kind", [*ENCODERS, "llama"])
 @pytest.mark.parametrize("reading", ["whole", "folded"])
 def test_nothing_is_computed_where_nobody_reads(kind, reading, backbone_of, tools):

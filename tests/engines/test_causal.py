@@ -6,6 +6,7 @@ import torch
 
 from atlas.build import assemble
 from atlas.errors import InputError
+from atlas.federation import answering
 from atlas.federation.evaluate import majority_scores, score_choices
 from atlas.federation.message import decode, encode
 from atlas.federation.rounds import run_round
@@ -130,3 +131,24 @@ def test_generation_sees_the_adapter():
     )
     assert plain == group.model.backbone.generate(["Q: ab A:"], 4)
     assert changed != plain
+
+
+def test_reading_answers_alone_changes_no_loss(monkeypatch):
+    clients = [client("e1", ECHO, free, 1), client("e2", ECHO, free, 5)]
+    found = {}
+    for share in (0.0, 1.0):
+        monkeypatch.setattr(answering, "SPARSE", share)
+        federation = assemble(causal_config(), clients)
+        run_round(federation.plan, federation.state, federation.engine, lambda *event: None)
+        (cohort,) = federation.state.cohorts.values()
+        found[share] = cohort.tensors
+    for name, value in found[0.0].items():
+        assert torch.allclose(value, found[1.0][name], atol=1e-5), name
+    called = []
+    backbone = federation.engine.groups[0].model.backbone
+    places = backbone.packed_places
+    monkeypatch.setattr(
+        backbone, "packed_places", lambda *given: called.append(given) or places(*given)
+    )
+    run_round(federation.plan, federation.state, federation.engine, lambda *event: None)
+    assert called

@@ -41,7 +41,7 @@ def folded_read(  # noqa: PLR0913
     packing: Packing,
     at: Tensor,
 ) -> Tensor:
-    """What a block puts out at place `at` [N] of each text, [N, 1, D].
+    """What a block puts out at place `at` [N, 1] of each text, [N, 1, D].
 
     Args:
         changes: What adapters add to the block's modules, by path inside it.
@@ -53,22 +53,20 @@ def folded_read(  # noqa: PLR0913
         packing: Where texts are.
         at: The place that is read.
     """
-    parts, rows = family.parts, torch.arange(len(at), device=at.device)
+    parts, rows = family.parts, torch.arange(len(at), device=at.device)[:, None]
     read = packing.slots[rows, at]
     entered = parts.enter(block, hidden)
     tokens = packing.spread(entered)  # [N, T, D]
     width = parts.width(block)
-    query: Tensor = block.get_submodule(family.modules["query"])(
-        entered.flatten(0, 1)[read][:, None]
-    )
+    query: Tensor = block.get_submodule(family.modules["query"])(entered.flatten(0, 1)[read])
     query = query.reshape(len(at), -1, width)  # [N, H, E]
     key, value = (_Folded.of(family, block, changes, name, width) for name in ("key", "value"))
     scores = torch.bmm(key.back(query), tokens.transpose(1, 2)) * width**-0.5
-    allowed = added_mask(mask.expand(len(at), -1, -1, -1)[rows, :, at], scores.dtype)
-    bias = parts.bias(position, at[:, None])
+    allowed = added_mask(mask.expand(len(at), -1, -1, -1)[:, 0][rows, at], scores.dtype)
+    bias = parts.bias(position, at)
     scores = scores + (allowed if bias is None else allowed + bias[:, :, 0])
     seen = value.on(torch.bmm(torch.softmax(scores, -1), tokens))
-    return parts.leave(block, seen.flatten(1)[:, None], hidden.flatten(0, 1)[read][:, None])
+    return parts.leave(block, seen.flatten(1)[:, None], hidden.flatten(0, 1)[read])
 
 
 class _Folded:

@@ -48,24 +48,24 @@ def read_block(  # noqa: PLR0913
     packing: Packing,
     at: Tensor,
 ) -> Tensor:
-    """What a block puts out at place `at` [N] of each text, [N, 1, D].
+    """What a block puts out at places `at` [N, Q] of each text, [N, Q, D].
 
-    A classification head reads the first token of an encoder, or the last of a causal model. Every
-    token still gives its key and value, but queries, output projection and feed-forward part are
-    needed at that one place: a sixth of the block's work.
+    A classification head reads the first token of an encoder, or the last of a causal model, a
+    vocabulary the tokens before those of the answer. Every token still gives its key and value, but
+    queries, output projection and feed-forward part are needed at those places alone.
     """
-    rows = torch.arange(len(at), device=at.device)
+    rows = torch.arange(len(at), device=at.device)[:, None]
     read = packing.slots[rows, at]
     parts, project = family.parts, partial(_project, family, block)
     entered = parts.enter(block, hidden)
     projected = (
-        project("query", entered.flatten(0, 1)[read][:, None]),
+        project("query", entered.flatten(0, 1)[read]),
         packing.spread(project("key", entered)),
         packing.spread(project("value", entered)),
     )
-    allowed = mask.expand(len(at), -1, -1, -1)[rows, :, at][:, :, None]
-    seen = attention(parts, block, projected, allowed, position, at[:, None])
-    return parts.leave(block, seen, hidden.flatten(0, 1)[read][:, None])
+    allowed = mask.expand(len(at), -1, -1, -1)[:, 0][rows, at][:, None]
+    seen = attention(parts, block, projected, allowed, position, at)
+    return parts.leave(block, seen, hidden.flatten(0, 1)[read])
 
 
 def _project(family: Family, block: Model, name: str, entered: Tensor) -> Tensor:

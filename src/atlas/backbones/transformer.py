@@ -184,16 +184,18 @@ class TransformerBackbone:
         read = read_block
         if changes is not None and can_fold(self.family, own):
             read = partial(folded_read, own)
-        here = read(
-            self.family,
-            self._blocks[last],
-            hidden,
-            given.masks[self._kinds[last]],
-            given.position,
-            packing,
-            self._read_places(packing.mask),
-        )
-        return self._read(here)
+        at = self._read_places(packing.mask)[:, None]
+        mask = given.masks[self._kinds[last]]
+        block = self._blocks[last]
+        return self._read(read(self.family, block, hidden, mask, given.position, packing, at))
+
+    def packed_places(
+        self, hidden: Tensor, packing: Packing, context: object, at: Tensor
+    ) -> Tensor:
+        """The last block's output at places `at` [N, Q] of each text, from its packed input."""
+        given, last = cast(Context, context), self.depth - 1
+        mask, block = given.masks[self._kinds[last]], self._blocks[last]
+        return read_block(self.family, block, hidden, mask, given.position, packing, at)
 
     def _read_places(self, mask: Tensor) -> Tensor:
         """Where the head reads: an encoder's first token, a causal model's last [N]."""

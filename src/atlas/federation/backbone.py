@@ -162,6 +162,16 @@ class Backbone(Protocol):
         """
         ...
 
+    def packed_places(
+        self, hidden: Tensor, packing: Packing, context: object, at: Tensor
+    ) -> Tensor:
+        """The last block's output at places `at` [N, Q] of each text [N, Q, D].
+
+        As the last `block` on its packed input; nothing but keys and values need be computed for
+        other places.
+        """
+        ...
+
     def vocabulary_logits(self, hidden: Tensor) -> Tensor:
         """Language-model logits [..., V] from rows of the last block's output [..., D]."""
         ...

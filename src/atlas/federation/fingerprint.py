@@ -28,9 +28,10 @@ import torch
 from torch import Tensor, nn
 
 from atlas.config.relations import FingerprintSettings, Part
+from atlas.federation.batches import Outcome
 from atlas.federation.client import Lesson
 from atlas.federation.evaluate import EVALUATION_BATCH
-from atlas.federation.forward import Model, Outcome, Stack, run
+from atlas.federation.forward import Model, Stack, run
 from atlas.federation.store import ExampleStore, Rows
 from atlas.ops.sketch import count_sketch
 from atlas.runs.seeds import generator

@@ -12,6 +12,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from atlas.federation.answering import SPARSE
 from atlas.federation.backbone import Footprint
 from atlas.federation.cohort import Layout, Member, adapter_shapes
 from atlas.ops.ranks import cost
@@ -113,13 +114,14 @@ def _activations(footprint: Footprint, layout: Layout, first_block: int, work: W
     if not trained:
         return int(SLACK * below * footprint.itemsize)
     top = len(footprint.blocks)
-    reads = work.blocks == top and not work.answers
+    asked = work.texts * work.answers
+    reads = work.blocks == top and asked <= SPARSE * work.tokens
     whole = trained - reads
     per_token = footprint.passing + whole * footprint.kept + reads * footprint.read
     per_place = whole * footprint.spread + reads * footprint.read_spread
     for block in range(first_block, first_block + whole):
         per_token += _adapter_inputs(footprint, layout, block)
-    numbers = work.tokens * per_token + work.places * per_place
+    numbers = work.tokens * per_token + work.places * per_place + reads * asked * footprint.kept
     numbers += work.places * work.longest * (whole * footprint.scores + 1)
     if work.blocks == top:
         numbers += LOGITS * work.texts * work.answers * footprint.vocabulary

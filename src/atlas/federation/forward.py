@@ -14,10 +14,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from atlas.federation.answering import predict_tokens
 from atlas.federation.backbone import ACTIVATIONS, Backbone
+from atlas.federation.batches import Batch, Outcome
 from atlas.federation.changes import Change
 from atlas.federation.cohort import Cohort, Layout
-from atlas.federation.packing import Packing
 from atlas.federation.prefix import PrefixCache
 
 Reading = Literal["folded", "whole"]
@@ -78,46 +79,6 @@ class Stack:
         if self.still is not None and name.startswith("lora_a/"):
             return ~self.still
         return torch.ones_like(self.labels, dtype=torch.bool)
-
-
-@dataclass(frozen=True)
-class Batch:
-    """Examples of n rows, already run through the blocks below the first adapter.
-
-    Attributes:
-        hidden: Packed tokens [n, S, D].
-        packing: Where the texts are in them.
-        present: False where a row has fewer than b examples [n, b].
-        labels: [n, b]; for causal tasks unused.
-        targets: Expected next tokens [n, S], -100 where no loss is taken; None for labels.
-    """
-
-    hidden: Tensor
-    packing: Packing
-    present: Tensor
-    labels: Tensor
-    targets: Tensor | None
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """Losses and predictions per example, [n, b] each.
-
-    Attributes:
-        losses: Summed over an example's answer tokens (one for classification).
-        counts: Number of those tokens; zero where no example is present.
-        predicted: Predicted label; zeros for causal tasks.
-        logits: [n, b, L], -inf at padded labels; None for causal tasks.
-    """
-
-    losses: Tensor
-    counts: Tensor
-    predicted: Tensor
-    logits: Tensor | None = None
-
-    def client_losses(self) -> Tensor:
-        """Mean loss of each row [n]."""
-        return self.losses.sum(1) / self.counts.sum(1).clamp_min(1)
 
 
 def stack_cohorts(cohorts: Sequence[Cohort]) -> Stack:
@@ -196,12 +157,11 @@ def run_top(
             modules, for those who watch them.
     """
     last = model.backbone.depth - 1
-    if batch.targets is not None:
-        hidden = run_blocks(model, stack, batch, range(first, last + 1))
-        return _predict_tokens(model.backbone, hidden, batch)
     context = _context(model, batch)
     with adapters_active(model, stack) as changes:
         hidden = _through(model, batch, range(first, last), context)
+        if batch.targets is not None:
+            return predict_tokens(model.backbone, hidden, batch, context)
         known = changes if reading == "folded" else None
         features = model.backbone.packed_features(hidden, batch.packing, context, known)
     return _classify(model.layout, stack, features.reshape(*batch.labels.shape, -1), batch)
@@ -238,22 +198,3 @@ def _classify(layout: Layout, stack: Stack, features: Tensor, batch: Batch) -> O
     ).reshape(batch.labels.shape)
     counts = batch.present.to(losses.dtype)
     return Outcome(torch.where(batch.present, losses, 0.0), counts, logits.argmax(-1), logits)
-
-
-def _predict_tokens(backbone: Backbone, hidden: Tensor, batch: Batch) -> Outcome:
-    assert batch.targets is not None
-    n, b = batch.present.shape
-    # Texts that are not present have no tokens of their own, except in a row without any.
-    wanted = (batch.targets >= 0) & batch.packing.real & batch.present.any(1, keepdim=True)
-    # Only positions that carry loss meet the vocabulary, by far the largest matrix.
-    logits = backbone.vocabulary_logits(hidden[wanted])
-    token_losses = functional.cross_entropy(
-        logits.to(torch.promote_types(logits.dtype, torch.float32)),
-        batch.targets[wanted],
-        reduction="none",
-    )
-    text = batch.packing.back.reshape(wanted.shape)[wanted] // batch.packing.slots.shape[1]
-    losses = token_losses.new_zeros(n * b).index_add(0, text, token_losses)
-    counts = torch.zeros_like(losses).index_add(0, text, torch.ones_like(token_losses))
-    both = (losses.reshape(n, b), counts.reshape(n, b))
-    return Outcome(*both, torch.zeros_like(batch.labels))

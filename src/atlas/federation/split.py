@@ -16,8 +16,9 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
+from atlas.federation.batches import Batch, Outcome
 from atlas.federation.footprint import block_of
-from atlas.federation.forward import Batch, Model, Outcome, Stack, run_blocks, run_top
+from atlas.federation.forward import Model, Stack, run_blocks, run_top
 from atlas.federation.message import decode, encode
 from atlas.federation.transport import Direction
 

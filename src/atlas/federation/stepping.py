@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from atlas.config.models import TrainSettings
-from atlas.federation.forward import Batch, Model, Stack, run
+from atlas.federation.batches import Batch
+from atlas.federation.forward import Model, Stack, run
 from atlas.federation.split import Gradients, Wire, split_gradients
 from atlas.federation.store import ExampleStore, Rows
 from atlas.ops.anchor import pull

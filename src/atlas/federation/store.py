@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from atlas.federation.backbone import Inputs
-from atlas.federation.forward import Batch, Model
+from atlas.federation.batches import Batch
+from atlas.federation.forward import Model
 from atlas.federation.packing import Plan, pack
 from atlas.federation.prefix import Texts, run_prefix
 from atlas.federation.task import Example, Task
