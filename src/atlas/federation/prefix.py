@@ -9,6 +9,7 @@ cache give the same numbers.
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -28,7 +29,12 @@ Format = Literal["exact", "half"]
 Ints = NDArray[np.int64]
 STEP = 4
 """Lengths are rounded up to a multiple of this."""
-BATCH_TOKENS = 512
+BATCH_TOKENS = 256
+"""About so many tokens are computed together: enough to keep a core busy, and few enough that a
+batch for which texts are lacking wastes little."""
+TILE = 16
+"""Tokens of a batch are a multiple of this. Matrix products treat rests of their tiles in another
+order, so that a text's last bits would otherwise depend on its place in the batch."""
 
 
 @dataclass(frozen=True)
@@ -103,7 +109,7 @@ class PrefixCache:
         done = 0
         for columns, some in groupby(sorted(missing, key=lambda k: (wide[k], k)), wide.__getitem__):
             waiting = list(some)
-            rows = max(1, BATCH_TOKENS // columns // STEP) * STEP
+            rows = _rows(columns)
             for start in range(0, len(waiting), rows):
                 batch = waiting[start : start + rows]
                 self._compute(texts, {key: missing[key] for key in batch}, rows, columns)
@@ -133,6 +139,12 @@ class PrefixCache:
         for key, text in chosen.items():
             self._places[key] = place
             place += int(texts.lengths[text])
+
+
+def _rows(columns: int) -> int:
+    """Rows of a batch of texts of that length."""
+    step = TILE // math.gcd(TILE, columns)
+    return max(1, BATCH_TOKENS // columns // step) * step
 
 
 def run_prefix(backbone: Backbone, inputs: Inputs, blocks: int) -> Tensor:

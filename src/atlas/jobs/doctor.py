@@ -17,6 +17,7 @@ EXTRAS = {
     "quant": (("bitsandbytes",), "4-bit frozen backbones"),
     "privacy": (("dp-accounting",), "the differential-privacy ledger"),
     "track": (("tensorboard", "mlflow"), "experiment trackers"),
+    "bench": (("flwr", "titans-pytorch", "gguf", "psutil"), "the peers of atlas bench"),
     "ui": (("fastapi", "uvicorn"), "the live page over run folders"),
     "dev": (("ruff", "mypy", "pytest"), "tests and checkers"),
 }
