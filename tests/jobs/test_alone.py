@@ -10,7 +10,7 @@ from atlas.jobs.study import plan_study
 
 TINY = [
     "backbone.name=tiny", "rounds=2", "threads=1", "data.train=16", "data.validation=8",
-    "data.test=40", "data.clients_per_task=2", "train.lr=0.05",
+    "data.test=40", "data.clients_per_task=2", "train.lr=0.05", "ranks.method=fixed",
 ]  # fmt: skip
 
 

@@ -153,7 +153,10 @@ def test_a_compared_ceiling_is_not_run_twice():
 
 
 def test_plan_tells_who_takes_part_without_training():
-    plan = plan_run("demo", [*TINY, "adapter.ranks.order-1=[1,2,3,4]", "strategy=fedavg"])
+    given = [*TINY, "adapter.ranks.order-1=[1,2,3,4]", "strategy=fedavg"]
+    with pytest.raises(InputError, match=r"adapter.ranks.* ranks.method: importance"):
+        plan_run("demo", given)
+    plan = plan_run("demo", [*given, "ranks.method=fixed"])
     assert plan["ranks"]["order-1"] == [1, 2, 3, 4]
     assert plan["ranks"]["sentiment-1"] == [8, 8, 8, 8]
     assert plan["clusters"] is None

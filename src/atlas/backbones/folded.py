@@ -23,12 +23,9 @@ from atlas.federation.changes import Change
 from atlas.federation.packing import Packing
 
 
-def can_fold(family: Family, changes: Mapping[str, Change]) -> bool:
-    """Whether keys and values of this family, under these changes, need not be computed."""
-    paths = [family.modules[name] for name in ("key", "value")]
-    return family.parts.turn is stay and not any(
-        change.dense for name, change in changes.items() if name in paths
-    )
+def can_fold(family: Family) -> bool:
+    """Whether keys and values of this family need not be computed."""
+    return family.parts.turn is stay
 
 
 def folded_read(  # noqa: PLR0913
@@ -92,6 +89,7 @@ class _Folded:
         a, b = self.change.a, self._by_heads()
         own = heads.to(a.dtype).reshape(len(a), -1, *heads.shape[1:])  # [n, b, H, E]
         extra = torch.einsum("nbhe,nher,nrd->nbhd", own, b, a)
+        extra = self._with_dense(extra, own, "bhe,hed->bhd")
         return found + extra.reshape(found.shape).to(found.dtype)
 
     def on(self, sums: Tensor) -> Tensor:
@@ -103,7 +101,21 @@ class _Folded:
         a, b = self.change.a, self._by_heads()
         own = sums.to(a.dtype).reshape(len(a), -1, *sums.shape[1:])  # [n, b, H, D]
         extra = torch.einsum("nbhd,nrd,nher->nbhe", own, a, b)
+        extra = self._with_dense(extra, own, "bhd,hed->bhe")
         return found + extra.reshape(found.shape).to(found.dtype)
+
+    def _with_dense(self, extra: Tensor, own: Tensor, product: str) -> Tensor:
+        """Adds what whole changes do, row by row: most rows have none."""
+        assert self.change is not None
+        if not self.change.dense:
+            return extra
+        heads = self.weight.shape[:2]
+        return torch.stack(
+            [
+                some if d is None else some + torch.einsum(product, x, torch.unflatten(d, 0, heads))
+                for some, x, d in zip(extra, own, self.change.dense, strict=True)
+            ]
+        )
 
     def _by_heads(self) -> Tensor:
         assert self.change is not None

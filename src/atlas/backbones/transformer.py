@@ -182,7 +182,7 @@ class TransformerBackbone:
         start = f"{self.family.blocks}.{last}."
         own = {k.removeprefix(start): c for k, c in (changes or {}).items() if k.startswith(start)}
         read = read_block
-        if changes is not None and can_fold(self.family, own):
+        if changes is not None and can_fold(self.family):
             read = partial(folded_read, own)
         at = self._read_places(packing.mask)[:, None]
         mask = given.masks[self._kinds[last]]

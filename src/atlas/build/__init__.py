@@ -10,7 +10,7 @@ from functools import cached_property
 from atlas.build.devices import deal_devices, find_sites, fixed_splits
 from atlas.build.models import (
     check_kind,
-    check_rank_names,
+    check_ranks,
     find_member,
     find_model,
     open_backbone,
@@ -182,7 +182,7 @@ def _groups(
     by_backbone: dict[str, list[Holder]] = {}
     for holder in holders:
         by_backbone.setdefault(holder.data.backbone, []).append(holder)
-    check_rank_names(config.adapter, holders)
+    check_ranks(config, holders)
     groups, server = [], {}
     for name, owners in sorted(by_backbone.items()):
         model = find_model(config, name)

@@ -109,8 +109,14 @@ def _ranks(settings: AdapterSettings, layout: Layout, client: str) -> tuple[int,
     return per_layer
 
 
-def check_rank_names(settings: AdapterSettings, holders: Sequence[Holder]) -> None:
-    """Refuse ranks for clients that do not exist."""
+def check_ranks(config: FederationConfig, holders: Sequence[Holder]) -> None:
+    """Refuse ranks for clients that do not exist, or that memory is to decide about."""
+    settings = config.adapter
+    if settings.ranks and config.ranks.method != "fixed":
+        raise InputError(
+            f"adapter.ranks: given for {', '.join(sorted(settings.ranks))}, but ranks.method: "
+            f"{config.ranks.method} grants ranks by memory; set ranks.method=fixed"
+        )
     known = sorted(member.id for holder in holders for member in holder.members)
     for client in settings.ranks:
         if client not in known:
