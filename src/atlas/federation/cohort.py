@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Literal
 
 import torch
@@ -85,10 +86,15 @@ class Cohort:
     trains: Trains = "both"
     deltas: Mapping[str, Mapping[str, Tensor]] = field(default_factory=dict)
 
-    @property
+    @cached_property
     def clients(self) -> tuple[str, ...]:
         """Client ids in stacking order."""
         return tuple(member.id for member in self.members)
+
+    @cached_property
+    def places(self) -> Mapping[str, int]:
+        """Positions in the stack by client id."""
+        return {client: row for row, client in enumerate(self.clients)}
 
     def ranks(self, module: int) -> Tensor:
         """Every client's rank in one module, [n]."""
@@ -106,12 +112,11 @@ class Cohort:
 
     def index(self, clients: Sequence[str]) -> Tensor:
         """Positions of `clients` in the stack."""
-        where = {name: i for i, name in enumerate(self.clients)}
-        return torch.tensor([where[name] for name in clients], dtype=torch.long)
+        return torch.tensor([self.places[name] for name in clients], dtype=torch.long)
 
     def take(self, client: str) -> Adapter:
         """One client's adapter, unpadded copies."""
-        row = self.clients.index(client)
+        row = self.places[client]
         shapes = adapter_shapes(self.layout, self.members[row])
         return {name: _corner(self.tensors[name][row], shape) for name, shape in shapes.items()}
 
@@ -119,7 +124,7 @@ class Cohort:
         """A cohort with the given clients' tensors replaced; tensors not given stay."""
         tensors = {name: value.clone() for name, value in self.tensors.items()}
         for client, adapter in adapters.items():
-            row = self.clients.index(client)
+            row = self.places[client]
             for name, value in adapter.items():
                 slot = tensors[name][row]
                 slot.zero_()

@@ -15,7 +15,7 @@ from atlas.federation.message import Message, MessageError, encode
 from atlas.federation.mixture import describe_error
 from atlas.federation.planned import LARGEST_LOGGED
 from atlas.federation.strategy import Strategy
-from atlas.ops.mixing import keeps_own
+from atlas.federation.weights import Weights, keeps_own
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ def unpack_mixtures(message: Message) -> list[Adapter]:
 def deliver(
     desk: Desk,
     mixed: Sequence[Cohort],
-    weights: Sequence[Tensor],
+    weights: Sequence[Weights],
     asked: set[str],
     rule: Strategy,
 ) -> dict[str, Taken]:
@@ -108,7 +108,7 @@ class Mixing:
     """One cohort's mixing: adapters as trained, each W offered, and what W made of them."""
 
     trained: Cohort
-    weights: Sequence[Tensor]
+    weights: Sequence[Weights]
     mixed: Sequence[Cohort]
     clusters: Sequence[int] | None
 
@@ -120,9 +120,10 @@ def describe_mixing(mixing: Mixing, taken: Mapping[str, Taken]) -> dict[str, obj
     """
     clients = mixing.trained.clients
     entry: dict[str, object] = {"cohort": mixing.trained.layout.backbone}
-    if len(clients) <= LARGEST_LOGGED:
-        entry["error"] = describe_error(mixing.trained, mixing.mixed[0], mixing.weights[0])
-        effective = effective_weights(clients, mixing.weights, taken)
+    offered = [w for w in mixing.weights if isinstance(w, Tensor)]
+    if offered and len(clients) <= LARGEST_LOGGED:
+        entry["error"] = describe_error(mixing.trained, mixing.mixed[0], offered[0])
+        effective = effective_weights(clients, offered, taken)
         distance = {
             "trained": cluster_distance(mixing.trained, mixing.clusters),
             "mixed": cluster_distance(mixing.mixed[0], mixing.clusters),

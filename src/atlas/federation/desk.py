@@ -43,7 +43,7 @@ class ServerState:
 
     def cohort_of(self, client: str) -> Cohort:
         """The cohort a client belongs to."""
-        return next(c for c in self.cohorts.values() if client in c.clients)
+        return next(c for c in self.cohorts.values() if client in c.places)
 
     def planned_for(self, cohort: Cohort) -> Planned:
         """What was found out of a cohort's clients; a client is in one cohort only."""

@@ -97,7 +97,11 @@ class Clusters:
 
 
 def group_clients(
-    examine: Examine, tasks: Sequence[str], settings: ClusterSettings, seed: int
+    examine: Examine,
+    tasks: Sequence[str],
+    settings: ClusterSettings,
+    seed: int,
+    inner: ClusterSettings | None = None,
 ) -> Clusters:
     """Clusters by the method the settings name.
 
@@ -106,6 +110,7 @@ def group_clients(
         tasks: Task of each client, for `oracle` alone.
         settings: Method and limits.
         seed: Run seed.
+        inner: Method and limits for splitting clusters further, if others.
     """
     prints = examine(range(len(tasks)))
     if settings.method in KNOWN:
@@ -114,7 +119,7 @@ def group_clients(
     tried = try_splits(prints, settings, seed, LEVEL)
     labels = _pick(tried, settings, len(tasks))
     if settings.k is None:
-        labels = _refine(examine, labels, settings, seed)
+        labels = _refine(examine, labels, inner or settings, seed)
     if settings.method == "permuted":
         order = generator(seed, "clusters", "permuted").permutation(len(labels))
         labels = canonical([labels[i] for i in order])

@@ -5,25 +5,35 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from atlas.federation.cohort import Cohort, Member
+from atlas.federation.weights import Weights
+from atlas.ops.clusters import canonical
 from atlas.ops.lowrank import squared_norms
 from atlas.ops.mixing import MIXERS, keeps_own, mix_rows, restrict
+from atlas.ops.mixing_sparse import mix_linear, mix_sparse
+from atlas.ops.sparse import SharedRows, restrict_groups
 from atlas.ops.stacking import mixture_error, stack_factors
 
 
-def mix_cohort(cohort: Cohort, weights: Tensor, *, space: str, heads: str) -> Cohort:
+def mix_cohort(cohort: Cohort, weights: Weights, *, space: str, heads: str) -> Cohort:
     """Apply W to a cohort.
 
     Args:
         cohort: The adapters as trained.
-        weights: W [n, n], or one per module [modules, n, n].
+        weights: W [n, n], or one per module [modules, n, n]. Sparse rows are mixed as such in
+            product space; the other spaces take them as a matrix.
         space: A name in `ops.mixing.MIXERS`, which keep ranks, or `stack`, in which members come
             back with the ranks of all they learn from.
         heads: `mix` (between clients of one label set) or `personal` (left alone).
     """
+    if isinstance(weights, SharedRows):
+        if space == "product":
+            return mix_sparsely(cohort, weights, heads=heads)
+        weights = weights.dense()
     mixed, ranks = dict(cohort.tensors), []
     layers = len(cohort.layout.modules)
     per_module = weights if weights.dim() == 3 else weights.expand(layers, -1, -1)
@@ -42,6 +52,20 @@ def mix_cohort(cohort: Cohort, weights: Tensor, *, space: str, heads: str) -> Co
         for name in [name for name in mixed if name.startswith("head/")]:
             mixed[name] = mix_rows(mixed[name], within.to(mixed[name].device))
     return replace(cohort, members=_with_ranks(cohort.members, ranks), tensors=mixed)
+
+
+def mix_sparsely(cohort: Cohort, weights: SharedRows, *, heads: str) -> Cohort:
+    """Apply sparse rows to a cohort in product space; arguments as in `mix_cohort`."""
+    mixed = dict(cohort.tensors)
+    for i, module in enumerate(cohort.layout.modules):
+        a, b = mix_sparse(*cohort.layer(i), weights)
+        mixed[f"lora_a/{module}"], mixed[f"lora_b/{module}"] = a, b
+    if heads == "mix":
+        sets = canonical([member.label_set for member in cohort.members])
+        within = restrict_groups(weights, np.array(sets))
+        for name in [name for name in mixed if name.startswith("head/")]:
+            mixed[name] = mix_linear(mixed[name], within)
+    return replace(cohort, tensors=mixed)
 
 
 def _with_ranks(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -15,6 +16,8 @@ from torch import Tensor
 from atlas.config.relations import ClusterSettings, FingerprintSettings
 from atlas.federation.cohort import Cohort
 from atlas.federation.grouping import PURE, Clusters, describe, group_clients
+from atlas.federation.grouping_large import SAMPLE
+from atlas.federation.planning_large import Crowd, plan_many, stack_sketches
 from atlas.federation.prints import Prints, Sketches, compare_prints
 from atlas.federation.relations import affinity, neighbours
 from atlas.federation.strategy import View
@@ -78,6 +81,10 @@ def plan_cohort(  # noqa: PLR0913
         return Planned({})
     labels = {member.id: member.labels for member in cohort.members}
     clients = list(known)
+    if len(clients) > SAMPLE:
+        read = partial(stack_sketches, list(known.values()))
+        crowd = Crowd(clients, read, [labels[c] for c in clients], [tasks[c] for c in clients])
+        return Planned(known, *plan_many(crowd, fingerprint, clusters, seed))
     resamples = clusters.resamples if clusters else 2
 
     def examine(some: Sequence[int]) -> Prints:

@@ -54,15 +54,16 @@ class Prints:
         features: Principal components [n, m], unit rows, float64.
         explained: Share of the variance the components keep.
         parts: Facts by part.
-        halves: The same features from odd and from even folds alone, before PCA.
-        resamples: The same features from folds drawn with replacement.
+        halves: The same features from odd and from even folds alone, before PCA; none where there
+            are so many clients that only a sample of them is judged.
+        resamples: The same features from folds drawn with replacement; likewise.
     """
 
     clients: tuple[str, ...]
     features: Tensor
     explained: float
     parts: dict[str, PartFacts]
-    halves: tuple[Tensor, Tensor]
+    halves: tuple[Tensor, ...]
     resamples: tuple[Tensor, ...]
 
     @property
@@ -105,10 +106,7 @@ def compare_prints(
         seed: Run seed, for those draws.
     """
     clients = tuple(sketches)
-    # Heads of different label counts have different gradients for the same text.
-    places = ("", "/head") if settings.head and len(set(labels)) == 1 and labels[0] else ("",)
-    names = [f"{part}{place}" for part in settings.parts for place in places]
-    folds = {name: _scaled(sketches, name) for name in names}
+    folds = {name: _scaled(sketches, name) for name in part_names(labels, settings)}
     facts = {name: _facts(value) for name, value in folds.items()}
     total = settings.folds
     odd, even = range(1, total, 2), range(0, total, 2)
@@ -128,11 +126,22 @@ def compare_prints(
     )
 
 
+def part_names(labels: Sequence[int], settings: FingerprintSettings) -> list[str]:
+    """The parts by which clients of these label counts are compared."""
+    # Heads of different label counts have different gradients for the same text.
+    places = ("", "/head") if settings.head and len(set(labels)) == 1 and labels[0] else ("",)
+    return [f"{part}{place}" for part in settings.parts for place in places]
+
+
 def _scaled(sketches: Mapping[str, Sketches], name: str) -> Tensor:
-    """All clients' folds of one part [n, folds, width], the sum over folds of length one."""
-    stacked = torch.stack([sketch[name].to(torch.float64) for sketch in sketches.values()])
-    length = stacked.sum(1).norm(dim=1).clamp_min(torch.finfo(torch.float64).tiny)
-    scaled: Tensor = stacked / length[:, None, None]
+    return scale_folds(torch.stack([s[name].to(torch.float64) for s in sketches.values()]))
+
+
+def scale_folds(stacked: Tensor) -> Tensor:
+    """Clients' folds of one part [n, folds, width], the sum over folds of length one, float64."""
+    exact = stacked.to(torch.float64)
+    length = exact.sum(1).norm(dim=1).clamp_min(torch.finfo(torch.float64).tiny)
+    scaled: Tensor = exact / length[:, None, None]
     return scaled
 
 
@@ -144,8 +153,12 @@ def _facts(folds: Tensor) -> PartFacts:
     odd, even = _centred(folds[:, 1::2].sum(1)), _centred(folds[:, ::2].sum(1))
     sizes = float(odd.norm() * even.norm())
     half = float((odd * even).sum()) / sizes if sizes > 0 else 0.0
+    return judge_part(half, float(_centred(folds.sum(1)).square().sum(1).mean().sqrt()))
+
+
+def judge_part(half: float, spread: float) -> PartFacts:
+    """What a part counts whose halves agree by the correlation `half`."""
     whole = max(-1.0, 2 * half / (1 + half)) if half > -0.5 else -1.0
-    spread = float(_centred(folds.sum(1)).square().sum(1).mean().sqrt())
     return PartFacts(whole, max(whole, LEAST_RELIABLE) ** 2, spread)
 
 

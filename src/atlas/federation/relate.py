@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 import torch
-from torch import Tensor
 
 from atlas.config.relations import RelationSettings
 from atlas.federation.cohort import Cohort
@@ -13,7 +12,7 @@ from atlas.federation.desk import ServerState
 from atlas.federation.mixture import change_norms
 from atlas.federation.plan import Plan
 from atlas.federation.strategy import View
-from atlas.ops.mixing import check_mixing, restrict
+from atlas.federation.weights import Weights, identity, same, settle
 
 ALPHAS = (0.3, 1.0, 3.0, 10.0)
 """What a client's validation data chooses from where alpha is `auto`."""
@@ -45,27 +44,23 @@ def view_of(plan: Plan, state: ServerState, cohort: Cohort, number: int) -> View
 
 def relate(
     plan: Plan, state: ServerState, cohort: Cohort, replied: set[str], number: int
-) -> list[Tensor]:
+) -> list[Weights]:
     """The W of this round, one for each of the `choices` between which clients choose."""
     view = view_of(plan, state, cohort, number)
-    identity = torch.eye(len(view.clients), dtype=torch.float64)
     if not replied or number <= plan.relation.warmup or not _ready(plan, view):
-        return [identity]
+        return [identity(len(view.clients))]
     known = set(replied)
     if plan.absent == "last":
         known |= {c for c, count in zip(view.clients, view.examples.tolist(), strict=True) if count}
     usable = torch.tensor([client in known for client in view.clients])
     present = torch.tensor([client in replied for client in view.clients])
-    found = []
-    for settings in choices(plan.relation):
-        weights = plan.strategy.relation(replace(view, settings=settings))
-        check_mixing(weights)
-        weights = restrict(weights, usable)
-        if plan.strategy.reach == "present":
-            weights = torch.where(present[:, None], weights, identity)
-        found.append(weights)
+    within_reach = present if plan.strategy.reach == "present" else None
+    found = [
+        settle(plan.strategy.relation(replace(view, settings=settings)), usable, within_reach)
+        for settings in choices(plan.relation)
+    ]
     # Where alpha makes no difference there is nothing to choose.
-    return found if any(not torch.equal(found[0], other) for other in found) else found[:1]
+    return found if any(not same(found[0], other) for other in found) else found[:1]
 
 
 def _ready(plan: Plan, view: View) -> bool:

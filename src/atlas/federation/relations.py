@@ -33,13 +33,16 @@ START_ALPHA = 1.0
 def affinity(view: View) -> Tensor:
     """How alike clients are, ones on the diagonal; an unknown client is like nobody."""
     features = _features(view)
-    alpha = view.settings.alpha
-    found = AFFINITIES[view.settings.affinity](
-        features, START_ALPHA if isinstance(alpha, str) else alpha
-    )
+    found = AFFINITIES[view.settings.affinity](features, alpha_of(view))
     known = features.square().sum(1) > 0
     identity = torch.eye(len(features), dtype=found.dtype, device=found.device)
     return torch.where(known[:, None] & known, found, identity)
+
+
+def alpha_of(view: View) -> float:
+    """The alpha of the settings, or one to begin with where clients choose."""
+    alpha = view.settings.alpha
+    return START_ALPHA if isinstance(alpha, str) else alpha
 
 
 def neighbours(view: View) -> Tensor:

@@ -56,7 +56,7 @@ def run_round(plan: Plan, state: ServerState, transport: Transport, observe: Obs
     rule = plan.strategy
     accepted = _fit(state, desk, clients, rule)
     for name, cohort in list(state.cohorts.items()):
-        replied = {c: m.tensors for c, m in accepted.items() if c in cohort.clients}
+        replied = {c: m.tensors for c, m in accepted.items() if c in cohort.places}
         trained = cohort.put(replied)
         weights = relate(plan, state, trained, set(replied), number)
         mixed = [mix_cohort(trained, w, space=rule.space, heads=rule.heads) for w in weights]
@@ -91,7 +91,7 @@ def _fit(state: ServerState, desk: Desk, clients: list[str], rule: Strategy) -> 
     for client, reply in desk.ask("fit", dict.fromkeys(clients, request)).items():
         cohort = state.cohort_of(client)
         dtype = next(iter(cohort.tensors.values())).dtype
-        member = cohort.members[cohort.clients.index(client)]
+        member = cohort.members[cohort.places[client]]
         shapes = adapter_shapes(cohort.layout, member)
         expected = Expected({k: v for k, v in shapes.items() if rule.travels(k)}, dtype)
         message = check_reply(reply, expected)

@@ -17,6 +17,7 @@ from atlas.config.explain import nearest
 from atlas.config.relations import RelationSettings
 from atlas.errors import InputError
 from atlas.federation.cohort import Trains
+from atlas.ops.sparse import SharedRows
 
 Looks = Literal["nothing", "fingerprints", "clusters"]
 """What is found out of the clients before the first round."""
@@ -47,7 +48,7 @@ class View:
     norms: Tensor | None = None
 
 
-Relation = Callable[[View], Tensor]
+Relation = Callable[[View], Tensor | SharedRows]
 """Who learns from whom: a row-stochastic W [n, n], or [modules, n, n]."""
 
 

@@ -5,9 +5,13 @@ from fingerprints; a client that was not sampled keeps its own. `cluster` is str
 clusters. `atlas` diffuses inside clusters, and every client keeps what its validation data likes.
 """
 
-from atlas.federation.relations import cluster_mean, diffusion
+from atlas.federation.relations_sparse import scaled_cluster_mean, scaled_diffusion
 from atlas.federation.strategy import Strategy, register
 
-MIRA = register(Strategy(name="mira", relation=diffusion, reach="present", plans="fingerprints"))
-CLUSTER = register(Strategy(name="cluster", relation=cluster_mean, plans="clusters"))
-ATLAS = register(Strategy(name="atlas", relation=diffusion, keep_best=True, plans="clusters"))
+MIRA = register(
+    Strategy(name="mira", relation=scaled_diffusion, reach="present", plans="fingerprints")
+)
+CLUSTER = register(Strategy(name="cluster", relation=scaled_cluster_mean, plans="clusters"))
+ATLAS = register(
+    Strategy(name="atlas", relation=scaled_diffusion, keep_best=True, plans="clusters")
+)

@@ -1,0 +1,68 @@
+"""The relations of `federation.relations` for many clients: W as sparse rows.
+
+Up to `LARGEST_LOGGED` clients W is a matrix, as it is logged and drawn. Beyond, a matrix of all
+pairs would cost memory and time in proportion to their square, and mixing with it even more.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from scipy.sparse import csr_array
+from torch import Tensor
+
+from atlas.federation.planned import LARGEST_LOGGED
+from atlas.federation.relations import alpha_of, cluster_mean, diffusion
+from atlas.federation.strategy import View
+from atlas.ops.graph import PAIRS, connect_lonely, near_edges
+from atlas.ops.sparse import (
+    Edges,
+    SharedRows,
+    group_rows,
+    lazy,
+    row_normalise,
+    share_rows,
+    symmetrise,
+)
+
+
+def scaled_diffusion(view: View) -> Tensor | SharedRows:
+    """`diffusion`, sparse for many clients."""
+    return diffusion(view) if len(view.clients) <= LARGEST_LOGGED else sparse_diffusion(view)
+
+
+def scaled_cluster_mean(view: View) -> Tensor | SharedRows:
+    """`cluster_mean`, sparse for many clients."""
+    return cluster_mean(view) if len(view.clients) <= LARGEST_LOGGED else sparse_cluster_mean(view)
+
+
+def sparse_diffusion(view: View) -> SharedRows:
+    """One step over the graph of near clients; see `relations.diffusion`.
+
+    Settings under which everybody has all others as neighbours leave nothing to search for: the
+    matrix of all pairs is made after all.
+    """
+    settings = view.settings
+    if settings.nearest is None or settings.affinity not in PAIRS:
+        return share_rows(csr_array(diffusion(view).cpu().numpy()))
+    eta = settings.eta
+    return share_rows(lazy(sparse_neighbours(view), 1.0 if isinstance(eta, str) else eta))
+
+
+def sparse_neighbours(view: View) -> Edges:
+    """Row-normalised edges [n, n]; see `relations.neighbours`."""
+    settings, features = view.settings, view.features
+    if features is None or settings.nearest is None:
+        raise ValueError("sparse neighbours need fingerprints and a number of neighbours")
+    alike = partial(PAIRS[settings.affinity], alpha_of(view))
+    edges = symmetrise(near_edges(features, view.clusters, settings.nearest, settings.cross, alike))
+    if settings.singletons == "joined":
+        edges = connect_lonely(edges, features, alike)
+    return row_normalise(edges)
+
+
+def sparse_cluster_mean(view: View) -> SharedRows:
+    """The data-weighted mean of one's own cluster: one row for each cluster."""
+    if view.clusters is None:
+        raise ValueError("there are no clusters to average in")
+    return group_rows(view.clusters, view.examples)

@@ -1,0 +1,104 @@
+"""The benchmark of the server, with few and small clients."""
+
+import json
+
+import pytest
+import torch
+
+from atlas.bench import server, server_work
+from atlas.bench.result import save_bench
+from atlas.bench.server import (
+    CASES,
+    check_room,
+    find_ratios,
+    on_paper,
+    run_cases,
+    slope,
+)
+from atlas.bench.server_clients import Case, make, shelves
+from atlas.config.relations import ClusterSettings
+from atlas.errors import InputError
+
+SMALL = [Case(n, 2, 2, 12, 32) for n in (80, 160)]
+
+
+@pytest.fixture
+def quick(monkeypatch):
+    """In this process, with a number of clusters that need not be found, and a small simulation."""
+
+    def here(command, log, environment):
+        assert command[:2] == ["-m", "atlas.bench.server_work"]
+        assert environment["OMP_NUM_THREADS"] == "1"
+        server_work.main(command[2:])
+        return 123
+
+    monkeypatch.setattr(server, "run_watched", here)
+    monkeypatch.setattr(server_work, "ClusterSettings", lambda: ClusterSettings(k=8))
+
+
+def test_a_run_has_rows_ratios_notes_and_a_plot(quick, tmp_path):
+    told = []
+    found = run_cases(SMALL, lambda *step: told.append(step))
+    assert [row["clients"] for row in found.rows] == [80, 160]
+    for row, case in zip(found.rows, SMALL, strict=True):
+        assert row["plan_seconds"] > 0 and row["mix_seconds"] > 0 and row["cpu_seconds"] > 0
+        assert row["state_gb"] == round(case.clients * (4 * case.parameters + 8 * 3) / 1e9, 3)
+        assert row["worst_error"] < 1e-6
+        assert row["clusters"] == 8
+        assert 2 < row["adapters_per_row"] < 9
+    assert set(found.ratios) == {"time_exponent", "mix_exponent", "peak_gb"}
+    assert any("million" in note for note in found.notes)
+    assert any("1,600 clients" in note for note in found.notes)
+    assert told[0] == ("80 clients", 0, 3) and told[-1] == ("clients", 3, 3)
+    files = save_bench(found, tmp_path)
+    assert json.loads(files[0].read_text())["ratios"] == found.ratios
+    assert files[1].read_bytes()[:4] == b"\x89PNG"
+
+
+def test_planted_groups_are_there_and_so_is_each_clients_own(tmp_path):
+    case = Case(60, 2, 2, 12, 32)
+    make(case, tmp_path)
+    adapters, sketches = (shelf.latest() for shelf in shelves(tmp_path))
+    tasks = torch.from_numpy(case.tasks())
+    same = (tasks[:, None] == tasks) & ~torch.eye(60, dtype=torch.bool)
+    for held, name in ((sketches, "text"), (adapters, "lora_b/module-01")):
+        rows = torch.nn.functional.normalize(held.read(name, slice(None)).flatten(1), dim=1)
+        alike = rows @ rows.T
+        assert float(alike[same].mean()) > float(alike[~same & (alike < 0.99)].mean()) + 0.3
+        assert float(alike[same].max()) < 0.999
+    assert adapters.bytes == 60 * (4 * case.parameters + 8 * 3)
+
+
+def test_the_full_case_is_what_is_promised():
+    last = CASES["full"][-1]
+    assert last.clients == 10_000
+    assert 95_000 < last.parameters < 105_000
+    assert [case.clients for case in CASES["full"]][:3] == [100, 300, 1_000]
+
+
+def test_a_disk_without_room_is_refused(tmp_path):
+    with pytest.raises(InputError, match="GB free.*TMPDIR"):
+        check_room(10**18, tmp_path)
+    check_room(0, tmp_path)
+
+
+def row_of(clients, plan, mix, peak):
+    return {"clients": clients, "plan_seconds": plan, "mix_seconds": mix, "peak_gb": peak}
+
+
+def test_exponents_are_those_of_the_last_decade():
+    rows = [row_of(n, 5.0, 2e-4 * n**1.5, 0.5) for n in (100, 300, 1_000, 3_000, 10_000)]
+    found = find_ratios(rows)
+    assert found["mix_exponent"] == pytest.approx(1.5, abs=1e-3)
+    whole = [row["plan_seconds"] + row["mix_seconds"] for row in rows[2:]]
+    assert found["time_exponent"] == pytest.approx(slope([1e3, 3e3, 1e4], whole), abs=1e-3)
+    assert found["peak_gb"] == 0.5
+    assert slope([5.0], [3.0]) == 0.0
+
+
+def test_a_million_cost_what_the_last_cost_each():
+    rows = [row_of(10_000, 80.0, 280.0, 1.25) | {"ms_per_client": 36.0}]
+    words = on_paper(rows, Case(10_000, 16, 8, 384, 1024), 2_000.0)
+    assert "36.0 ms each take 10.0 hours" in words
+    assert "3.2 GB of memory and 0.86 TB of disk" in words
+    assert "1.2 GB of memory" in on_paper(rows, Case(10_000, 16, 8, 384, 1024), -5.0)
