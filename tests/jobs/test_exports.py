@@ -17,6 +17,7 @@ OVERRIDES = [
     "rounds=1", "threads=1", "keep_best=false", "alone=false", "data.train=16",
     "data.validation=8", "data.test=8",
     "data.clients_per_task=1", "adapter.ranks.sentiment-1=[1,4,8,2]", "train.lr=0.01",
+    "ranks.method=fixed",
 ]  # fmt: skip
 
 

@@ -105,7 +105,7 @@ def measure(work: Work) -> dict[str, float]:
         output.square().mean().backward()
         best = min(best, time.perf_counter() - began)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * KB
-    return {"ms": 1e3 * best, "peak_mb": (peak - before) / KB**2}
+    return {"ms": 1e3 * best, "peak_mb": max(0, peak - before) / KB**2}
 
 
 def _resident() -> int:

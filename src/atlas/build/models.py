@@ -111,16 +111,16 @@ def _ranks(settings: AdapterSettings, layout: Layout, client: str) -> tuple[int,
 
 def check_ranks(config: FederationConfig, holders: Sequence[Holder]) -> None:
     """Refuse ranks for clients that do not exist, or that memory is to decide about."""
-    settings = config.adapter
-    if settings.ranks and config.ranks.method != "fixed":
-        raise InputError(
-            f"adapter.ranks: given for {', '.join(sorted(settings.ranks))}, but ranks.method: "
-            f"{config.ranks.method} grants ranks by memory; set ranks.method=fixed"
-        )
+    given = config.adapter.ranks
     known = sorted(member.id for holder in holders for member in holder.members)
-    for client in settings.ranks:
+    for client in given:
         if client not in known:
             raise InputError(f"adapter.ranks.{client}: no such client; clients: {', '.join(known)}")
+    if given and config.ranks.method != "fixed":
+        raise InputError(
+            f"adapter.ranks: given for {', '.join(sorted(given))}, but ranks.method: "
+            f"{config.ranks.method} grants ranks by memory; set ranks.method=fixed"
+        )
 
 
 def check_kind(config: FederationConfig, model: Model, kind: str, holder: Holder) -> None:
