@@ -26,12 +26,14 @@ from atlas.backbones.load import load_backbone
 from atlas.backbones.tiny import build_tiny, build_tiny_causal
 from atlas.federation.backbone import ACTIVATIONS
 from atlas.federation.task import Example, Task
+from tests.backbones.omega_helpers import make_model
 
 ENCODER = {"vocab_size": 261, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
 ENCODER |= {"intermediate_size": 24, "max_position_embeddings": 64, "initializer_range": 0.3}
 CAUSAL = ENCODER | {"num_key_value_heads": 1, "pad_token_id": 0, "bos_token_id": 1}
 CAUSAL |= {"eos_token_id": 2, "vocab_size": 260, "head_dim": 8}
 DISTIL = {"vocab_size": 261, "dim": 16, "n_layers": 2, "n_heads": 2, "hidden_dim": 24}
+ATLAS = {"vocab_size": 260, "max_position_embeddings": 64}
 WINDOW = {"use_sliding_window": True, "sliding_window": 4, "max_window_layers": 1}
 
 
@@ -50,6 +52,8 @@ def _build(kind):
         return Qwen2ForCausalLM(Qwen2Config(**CAUSAL, tie_word_embeddings=True))
     if kind == "qwen2-window":
         return Qwen2ForCausalLM(Qwen2Config(**CAUSAL, **WINDOW))
+    if kind == "atlas":
+        return make_model(dtype=torch.float32, **ATLAS)
     if kind == "qwen3":
         return Qwen3ForCausalLM(Qwen3Config(**CAUSAL))
     return MistralForCausalLM(MistralConfig(**CAUSAL, sliding_window=4))

@@ -147,7 +147,11 @@ def _with(**values):
         ("model.safetensors", lambda data: b"\xff" * 64, "cannot be loaded"),
         ("config.json", lambda data: b"{", "not valid JSON"),
         ("config.json", lambda data: b"[]", "model_type"),
-        ("config.json", _with(model_type="gpt2"), "supported: bert, distilbert, llama, mistral"),
+        (
+            "config.json",
+            _with(model_type="gpt2"),
+            "supported: atlas_omega, bert, distilbert, llama",
+        ),
         ("config.json", _with(hidden_size=24), "cannot be loaded"),
         ("config.json", _with(hidden_size="wide"), "cannot be loaded"),
         ("config.json", _with(num_attention_heads=3), "cannot be loaded"),

@@ -6,7 +6,7 @@ from torch import nn
 from atlas.backbones.families import FAMILIES
 from atlas.errors import InputError
 
-KINDS = {"bert": "bert", "distilbert": "distilbert", "mpnet": "mpnet", "llama": "llama"}
+KINDS = {name: name for name in ("bert", "distilbert", "mpnet", "llama", "atlas")}
 
 
 @pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)

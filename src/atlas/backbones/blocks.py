@@ -75,6 +75,16 @@ def rotary_block(block: Model, hidden: Tensor, mask: Tensor, position: Position)
     return out
 
 
+def starting_block(block: Model, hidden: Tensor, mask: Tensor, position: Position) -> Tensor:
+    """A block that carries a state from token to token, at the start of every text.
+
+    Texts are padded on the right, and no token looks ahead: padding need not be known.
+    """
+    del mask, position
+    out: Tensor = block(hidden)[0]
+    return out
+
+
 def attention_kinds(kind: MaskKind, config: Config) -> tuple[str, ...]:
     """The attention kind of each block."""
     depth: int = config.num_hidden_layers

@@ -11,10 +11,7 @@ from typing import Any
 
 from safetensors.torch import save_file
 from torch import Tensor
-from transformers.models.auto.modeling_auto import (
-    MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
-    MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES,
-)
+from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING
 
 from atlas.backbones.adapter import (
     CONFIG,
@@ -143,13 +140,13 @@ def _peft_config(
 def _merged_config(backbone: TransformerBackbone, task: Task) -> Config:
     """The base model's config as that of the task's model."""
     config = copy.deepcopy(backbone.config)
-    names = MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+    models = MODEL_FOR_CAUSAL_LM_MAPPING
     if task.kind == "classification":
-        names = MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES
+        models = MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING
         config.id2label = dict(enumerate(task.labels))
         config.label2id = {label: index for index, label in enumerate(task.labels)}
         config.pad_token_id = backbone.specials.pad
-    config.architectures = [names[config.model_type]]
+    config.architectures = [models[type(config)].__name__]
     config.dtype = backbone.dtype
     return config
 

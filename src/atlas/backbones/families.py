@@ -21,7 +21,9 @@ from atlas.backbones.blocks import (
     relative_bias,
     rotary,
     rotary_block,
+    starting_block,
 )
+from atlas.backbones.omega import AtlasConfig
 from atlas.backbones.parts import BERT, DISTILBERT, LLAMA, MPNET, Parts
 from atlas.errors import InputError
 from atlas.federation.backbone import Activation, HeadLayer
@@ -46,7 +48,7 @@ class Family:
         reserved: Positions of the position table that no token can take.
         position: Computes what blocks need to know of positions.
         run: Calls one block.
-        parts: The pieces of one block.
+        parts: The pieces of one block; None where it can only be run on whole texts.
         scores: Tables of attention over all pairs of tokens that a head keeps for training.
     """
 
@@ -64,7 +66,7 @@ class Family:
     reserved: int = 0
     position: Callable[[Model, Tensor], Position] = no_position
     run: Callable[[Model, Tensor, Tensor, Position], Tensor] = plain_block
-    parts: Parts = BERT
+    parts: Parts | None = BERT
     scores: int = 0
 
     def head_layers(self, width: int, *, pooled: bool) -> tuple[HeadLayer, ...]:
@@ -161,6 +163,31 @@ FAMILIES = (
         position=rotary,
         run=rotary_block,
         parts=LLAMA,
+    ),
+    Family(
+        name="atlas",
+        model_types=(AtlasConfig.model_type,),
+        prefix="model",
+        embeddings="embed_tokens",
+        blocks="layers",
+        mask="causal",
+        modules={
+            "query": "mixer.attention.q_proj",
+            "key": "mixer.attention.k_proj",
+            "value": "mixer.attention.v_proj",
+            "output": "mixer.o_proj",
+            "memory_query": "mixer.memory.q_proj",
+            "memory_key": "mixer.memory.k_proj",
+            "memory_value": "mixer.memory.v_proj",
+            "share": "mixer.share_proj",
+            "up": "mlp.up_proj",
+            "down": "mlp.down_proj",
+            "gate": "mlp.gate_proj",
+        },
+        head=(("score", "identity"),),
+        head_bias=False,
+        run=starting_block,
+        parts=None,
     ),
 )
 

@@ -25,7 +25,7 @@ from atlas.federation.packing import Packing
 
 def can_fold(family: Family) -> bool:
     """Whether keys and values of this family need not be computed."""
-    return family.parts.turn is stay
+    return family.parts is not None and family.parts.turn is stay
 
 
 def folded_read(  # noqa: PLR0913
@@ -51,6 +51,7 @@ def folded_read(  # noqa: PLR0913
         at: The place that is read.
     """
     parts, rows = family.parts, torch.arange(len(at), device=at.device)[:, None]
+    assert parts is not None
     read = packing.slots[rows, at]
     entered = parts.enter(block, hidden)
     tokens = packing.spread(entered)  # [N, T, D]

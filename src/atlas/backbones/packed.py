@@ -1,4 +1,7 @@
-"""Blocks on packed tokens: everything but attention runs without padding."""
+"""Blocks on packed tokens: everything but attention runs without padding.
+
+Blocks that cannot be taken apart are given whole texts, padding and all.
+"""
 
 from __future__ import annotations
 
@@ -26,6 +29,8 @@ def packed_block(
         position: As the blocks of the family take it.
         packing: Where texts are.
     """
+    if family.parts is None:
+        return packing.gather(family.run(block, packing.spread(hidden), mask, position))
     parts, project = family.parts, partial(_project, family, block)
     entered = parts.enter(block, hidden)
     projected = (
@@ -55,6 +60,8 @@ def read_block(  # noqa: PLR0913
     queries, output projection and feed-forward part are needed at those places alone.
     """
     rows = torch.arange(len(at), device=at.device)[:, None]
+    if family.parts is None:
+        return family.run(block, packing.spread(hidden), mask, position)[rows, at]
     read = packing.slots[rows, at]
     parts, project = family.parts, partial(_project, family, block)
     entered = parts.enter(block, hidden)

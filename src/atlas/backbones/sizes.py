@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from atlas.backbones.blocks import Config
 from atlas.backbones.families import Family
 from atlas.backbones.parts import stay
+from atlas.errors import InputError
 from atlas.federation.backbone import Footprint
 
 
@@ -23,7 +24,16 @@ def weigh(
         embeddings: Its part below the first block.
         blocks: Its blocks.
         config: Of its body.
+
+    Raises:
+        InputError: If the family's blocks cannot be taken apart, so that nothing is known of what
+            they keep.
     """
+    if family.parts is None:
+        raise InputError(
+            f"ranks.method, split.point: what a step of a model of the {family.name} family keeps "
+            "is not known, so neither can be planned; allowed: ranks.method=fixed and no split"
+        )
     seen: set[int] = set()
     below = _new_bytes(embeddings.parameters(), seen)
     each = tuple(_new_bytes(block.parameters(), seen) for block in blocks)
@@ -69,7 +79,7 @@ def _kept_by_attention(family: Family, widths: Mapping[str, int]) -> tuple[int, 
     if "gate" in widths:
         key = value = query
     attended = 0 if family.scores else query
-    read = query if family.parts.turn is stay else key + value
+    read = query if family.parts is not None and family.parts.turn is stay else key + value
     return query + key + value + attended, read
 
 

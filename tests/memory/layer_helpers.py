@@ -1,0 +1,55 @@
+"""Small layers in float64 with weights that all count, and ways to read a text in pieces."""
+
+import torch
+
+from atlas.memory.branch import MemorySettings
+from atlas.memory.heads import Heads
+from atlas.memory.layer import LayerSettings, MemoryLayer
+from atlas.memory.rule import Rule
+
+HEADS = Heads(2, 6)
+WIDTH = HEADS.total
+LENGTH = 29
+
+RULES = {
+    "exact": Rule(chunk=8),
+    "omega": Rule(chunk=8, window=3),
+    "chunk-start": Rule(gradient="chunk-start", chunk=8),
+    "everything": Rule(
+        gradient="chunk-start", chunk=8, window=3, learner="newton-schulz", queries="projected"
+    ),
+}
+
+
+def make_layer(placement="gate", rule="exact", *, gradient="full", degree=1, seed=0, **changes):
+    settings = LayerSettings(
+        HEADS,
+        placement=placement,
+        memory=MemorySettings(rule=RULES[rule], degree=degree, gradient=gradient),
+        **{"window": 5, "persistent": 2, "segment": 7, **changes},
+    )
+    generator = torch.Generator().manual_seed(seed)
+    layer = MemoryLayer(settings).double()
+    for parameter in layer.parameters():  # some start at zero, where mistakes would not show
+        noise = torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
+        parameter.data.copy_(0.3 * noise + (1.0 if parameter.dim() == 1 else 0.0))
+    return layer
+
+
+def draw_tokens(batch=2, length=LENGTH, seed=1):
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(batch, length, WIDTH, generator=generator, dtype=torch.float64)
+
+
+def read_in_pieces(layer, x, cuts=()):
+    """Outputs and final state of a text that is cut after the tokens named."""
+    outputs, state, begin = [], None, 0
+    for end in (*cuts, x.shape[1]):
+        output, state = layer(x[:, begin:end], state)
+        outputs.append(output)
+        begin = end
+    return torch.cat(outputs, 1), state
+
+
+def largest(x):
+    return float(x.detach().abs().max()) if x.numel() else 0.0
