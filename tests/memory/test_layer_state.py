@@ -1,13 +1,15 @@
-"""States of layers and blocks: saved, cut from the graph, restarted; and rules that run twice."""
+"""States of layers and blocks: saved, cut from the graph, restarted; and checkpointed rules."""
+
+from functools import partial
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from torch.utils.checkpoint import checkpoint
 
 from atlas.errors import InputError
 from atlas.memory.carried import BlockState, detached, from_flat, restarted, rows_of, to_flat
 from atlas.memory.feedforward import ContinuumFeedForward, SwiGLU
-from atlas.memory.rerun import rerun_rule
 from atlas.memory.run import run_rule
 from tests.memory.layer_helpers import RULES, WIDTH, draw_tokens, largest, make_layer
 from tests.memory.rule_helpers import assert_equal_runs, draw
@@ -94,6 +96,7 @@ def test_levels_in_pieces_are_the_whole_and_do_learn():
 
 
 @pytest.mark.parametrize("rule", ["exact", "omega", "chunk-start"])
-def test_a_rule_that_runs_again_is_the_rule(rule):
+def test_a_checkpointed_rule_is_the_rule(rule):
     leaves = draw(21, RULES[rule].window)
-    assert_equal_runs(rerun_rule, run_rule, RULES[rule], leaves, cuts=(5, 13))
+    again = partial(checkpoint, run_rule, use_reentrant=False)
+    assert_equal_runs(again, run_rule, RULES[rule], leaves, cuts=(5, 13))

@@ -85,39 +85,29 @@ class _Folded:
     def back(self, heads: Tensor) -> Tensor:
         """Queries [N, H, E] as what they look for in tokens [N, H, D]."""
         found = torch.bmm(heads.transpose(0, 1), self.weight).transpose(0, 1)
-        if self.change is None:
-            return found
-        a, b = self.change.a, self._by_heads()
-        own = heads.to(a.dtype).reshape(len(a), -1, *heads.shape[1:])  # [n, b, H, E]
-        extra = torch.einsum("nbhe,nher,nrd->nbhd", own, b, a)
-        extra = self._with_dense(extra, own, "bhe,hed->bhd")
-        return found + extra.reshape(found.shape).to(found.dtype)
+        return self._changed(found, heads, "nbhe,nher,nrd->nbhd", "bhe,hed->bhd")
 
     def on(self, sums: Tensor) -> Tensor:
         """Weighted sums of tokens [N, H, D] as sums of values [N, H, E]."""
         found = torch.bmm(sums.transpose(0, 1), self.weight.transpose(1, 2)).transpose(0, 1)
         found = found if self.bias is None else found + self.bias
+        return self._changed(found, sums, "nbhd,nher,nrd->nbhe", "bhd,hed->bhe")
+
+    def _changed(self, found: Tensor, given: Tensor, low_rank: str, dense: str) -> Tensor:
+        """Adds what adapters make of `given` [N, H, .], whole changes row by row."""
         if self.change is None:
             return found
-        a, b = self.change.a, self._by_heads()
-        own = sums.to(a.dtype).reshape(len(a), -1, *sums.shape[1:])  # [n, b, H, D]
-        extra = torch.einsum("nbhd,nrd,nher->nbhe", own, a, b)
-        extra = self._with_dense(extra, own, "bhd,hed->bhe")
+        a, heads = self.change.a, self.weight.shape[:2]
+        b = torch.unflatten(self.change.b, 1, heads)  # [n, H, E, R]
+        own = given.to(a.dtype).reshape(len(a), -1, *given.shape[1:])  # [n, b, H, .]
+        extra = torch.einsum(low_rank, own, b, a)
+        if self.change.dense:
+            extra = torch.stack(
+                [
+                    some
+                    if d is None
+                    else some + torch.einsum(dense, x, torch.unflatten(d, 0, heads))
+                    for some, x, d in zip(extra, own, self.change.dense, strict=True)
+                ]
+            )
         return found + extra.reshape(found.shape).to(found.dtype)
-
-    def _with_dense(self, extra: Tensor, own: Tensor, product: str) -> Tensor:
-        """Adds what whole changes do, row by row: most rows have none."""
-        assert self.change is not None
-        if not self.change.dense:
-            return extra
-        heads = self.weight.shape[:2]
-        return torch.stack(
-            [
-                some if d is None else some + torch.einsum(product, x, torch.unflatten(d, 0, heads))
-                for some, x, d in zip(extra, own, self.change.dense, strict=True)
-            ]
-        )
-
-    def _by_heads(self) -> Tensor:
-        assert self.change is not None
-        return torch.unflatten(self.change.b, 1, self.weight.shape[:2])  # [n, H, E, R]

@@ -1,8 +1,8 @@
 """Runs of a study in several processes at a time.
 
-Small models use many cores badly: two runs with one thread each finish sooner than the same runs
-one after another with two. A worker takes whole seeds, since runs of one seed read the same texts
-and share what the frozen blocks make of them.
+Small models use many cores badly: a second thread does not halve the time of a round. A worker
+takes whole seeds, since runs of one seed read the same texts and share what the frozen blocks make
+of them.
 """
 
 from __future__ import annotations

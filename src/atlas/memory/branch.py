@@ -16,6 +16,7 @@ from atlas.memory.gates import Gates, MemoryGates
 from atlas.memory.heads import Heads
 from atlas.memory.manner import Manner
 from atlas.memory.rule import Rule, Tokens
+from atlas.memory.run import run_rule
 from atlas.memory.state import detach, initial_state
 
 Gradient = Literal["full", "detached"]
@@ -117,7 +118,7 @@ class MemoryBranch(nn.Module):
         if self.settings.gradient == "detached":
             tokens = tokens.each(lambda part: part.detach())._replace(queries=tokens.queries)
             memory = detach(memory)
-        out, memory = manner.run(tokens, memory, self.settings.rule)
+        out, memory = run_rule(tokens, memory, self.settings.rule)
         return self.heads.join(out), BranchState(memory, tail), gates
 
     def recall(self, x: Tensor, memory: Tensor) -> Tensor:

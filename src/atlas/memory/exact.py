@@ -95,7 +95,8 @@ class _ExactScan(Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, d_outputs: Tensor, dx: Tensor) -> tuple[Tensor | None, ...]:  # noqa: ANN401
-        table, saved = Table(*ctx.saved_tensors[:5]), ctx.saved_tensors[5:]
+        kept = ctx.saved_tensors  # a checkpointed block lets it be read once
+        table, saved = Table(*kept[:5]), kept[5:]
         each, found = len(_Chunk._fields), []
         with in_given_precision(dx):
             for i, plan in reversed(list(enumerate(plans(table, ctx.first)))):

@@ -106,7 +106,8 @@ class _StartScan(Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, d_outputs: Tensor, dx: Tensor) -> tuple[Tensor | None, ...]:  # noqa: ANN401
-        table, saved = Table(*ctx.saved_tensors[:5]), ctx.saved_tensors[5:]
+        kept = ctx.saved_tensors  # a checkpointed block lets it be read once
+        table, saved = Table(*kept[:5]), kept[5:]
         each, found = len(_Block._fields), []
         d_start = torch.zeros_like(saved[1])
         with in_given_precision(dx):

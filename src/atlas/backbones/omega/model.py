@@ -24,7 +24,6 @@ from atlas.memory.gates import Floors, Gate
 from atlas.memory.layer import MemoryLayer
 from atlas.memory.manner import Manner, Watch
 from atlas.memory.observe import LayerView, observe
-from atlas.memory.rerun import rerun_rule
 
 OWN_START = (CausalConvolution, ContinuumLevel, Gate, MemoryBranch, MemoryLayer)
 """Modules that say themselves where their weights start."""
@@ -83,9 +82,7 @@ class AtlasBlock(GradientCheckpointingLayer):  # type: ignore[misc]
         return hidden + added, BlockState(layer, levels)
 
     def _manner(self, manner: Manner | None) -> Manner:
-        how = Manner(self.floors) if manner is None else manner
-        checkpointed = self.gradient_checkpointing and self.training
-        return how._replace(run=rerun_rule) if checkpointed else how
+        return Manner(self.floors) if manner is None else manner
 
 
 class AtlasPreTrainedModel(PreTrainedModel):  # type: ignore[misc]
