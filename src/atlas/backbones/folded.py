@@ -85,29 +85,38 @@ class _Folded:
     def back(self, heads: Tensor) -> Tensor:
         """Queries [N, H, E] as what they look for in tokens [N, H, D]."""
         found = torch.bmm(heads.transpose(0, 1), self.weight).transpose(0, 1)
-        return self._changed(found, heads, "nbhe,nher,nrd->nbhd", "bhe,hed->bhd")
+        if self.change is None:
+            return found
+        a, b, own = self._own(self.change, heads)
+        extra = torch.einsum("nbhr,nrd->nbhd", torch.einsum("nbhe,nher->nbhr", own, b), a)
+        return self._added(self.change, found, extra, own, "bhe,hed->bhd")
 
     def on(self, sums: Tensor) -> Tensor:
         """Weighted sums of tokens [N, H, D] as sums of values [N, H, E]."""
         found = torch.bmm(sums.transpose(0, 1), self.weight.transpose(1, 2)).transpose(0, 1)
         found = found if self.bias is None else found + self.bias
-        return self._changed(found, sums, "nbhd,nher,nrd->nbhe", "bhd,hed->bhe")
-
-    def _changed(self, found: Tensor, given: Tensor, low_rank: str, dense: str) -> Tensor:
-        """Adds what adapters make of `given` [N, H, .], whole changes row by row."""
         if self.change is None:
             return found
-        a, heads = self.change.a, self.weight.shape[:2]
-        b = torch.unflatten(self.change.b, 1, heads)  # [n, H, E, R]
-        own = given.to(a.dtype).reshape(len(a), -1, *given.shape[1:])  # [n, b, H, .]
-        extra = torch.einsum(low_rank, own, b, a)
-        if self.change.dense:
-            extra = torch.stack(
-                [
-                    some
-                    if d is None
-                    else some + torch.einsum(dense, x, torch.unflatten(d, 0, heads))
-                    for some, x, d in zip(extra, own, self.change.dense, strict=True)
-                ]
-            )
+        a, b, own = self._own(self.change, sums)
+        # One product after the other: nothing wider than a rank lies between them.
+        extra = torch.einsum("nbhr,nher->nbhe", torch.einsum("nbhd,nrd->nbhr", own, a), b)
+        return self._added(self.change, found, extra, own, "bhd,hed->bhe")
+
+    def _own(self, change: Change, given: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """A [n, R, D], B by heads [n, H, E, R], and what each row was given [n, b, H, .]."""
+        b = torch.unflatten(change.b, 1, self.weight.shape[:2])
+        own = given.to(b.dtype).reshape(len(b), -1, *given.shape[1:])
+        return change.a, b, own
+
+    def _added(
+        self, change: Change, found: Tensor, extra: Tensor, own: Tensor, dense: str
+    ) -> Tensor:
+        """With what low ranks made of `own`, and whole changes row by row: most rows have none."""
+        if change.dense:
+            heads = self.weight.shape[:2]
+            whole = [
+                some if d is None else some + torch.einsum(dense, x, torch.unflatten(d, 0, heads))
+                for some, x, d in zip(extra, own, change.dense, strict=True)
+            ]
+            extra = torch.stack(whole)
         return found + extra.reshape(found.shape).to(found.dtype)
