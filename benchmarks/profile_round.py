@@ -18,7 +18,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from atlas.build import build_federation
 from atlas.config.load import load_config
 from atlas.federation.message import encode
-from atlas.jobs.run import set_threads
+from atlas.jobs.running import set_threads
 
 KINDS = {
     "matrix products": ("mm", "addmm", "bmm", "baddbmm"),

@@ -7,6 +7,7 @@ import pytest
 from pydantic import BaseModel
 
 from atlas.config.capacity import PROFILES, DeviceSettings
+from atlas.config.memory import MemoryConfig
 from atlas.config.models import FederationConfig
 
 PAGE = (Path(__file__).parents[2] / "docs" / "settings.md").read_text(encoding="utf-8")
@@ -25,6 +26,12 @@ def keys_of(model, start=""):
 @pytest.mark.parametrize("key", sorted(set(keys_of(FederationConfig)) - OWN_SECTION))
 def test_every_setting_has_a_row(key):
     assert key in NAMED
+
+
+@pytest.mark.parametrize("key", sorted(set(keys_of(MemoryConfig)) - OWN_SECTION))
+def test_every_setting_of_a_memory_run_has_a_row(key):
+    rows = PAGE.partition("## Memory runs")[2]
+    assert f"`{key}`" in rows
 
 
 @pytest.mark.parametrize("key", sorted(keys_of(DeviceSettings)))

@@ -74,9 +74,8 @@ OVERRIDES = {
     "sizes.quick.rounds=1": ['override "sizes.quick.rounds=1"', "override the setting itself"],
     "\udc80=1": ["not UTF-8 text"],
     "size=quick": ['size: "quick" is unknown; allowed: none'],
-    "kind=memory": ['kind: "memory" is not in this release yet; allowed: federation'],
-    "kind=memry": ['kind: "memry" is unknown; allowed: federation'],
-    "kind=[a]": ['kind: ["a"] is unknown; allowed: federation'],
+    "kind=memry": ['kind: "memry" is unknown; allowed: federation, memory'],
+    "kind=[a]": ['kind: ["a"] is unknown; allowed: federation, memory'],
     "a" + ".a" * 3000 + "=1": ["nested too deeply"],
 }
 

@@ -16,7 +16,8 @@ from atlas.build import build_federation
 from atlas.config.load import load_resolved
 from atlas.errors import InputError
 from atlas.federation.rounds import run_round
-from atlas.jobs.run import Finished, resume_run, start_run
+from atlas.jobs.run import resume_run, start_run
+from atlas.jobs.running import Finished
 from atlas.runs.events import read_events
 from atlas.runs.folder import RunFolder
 from atlas.runs.summary import schema

@@ -122,7 +122,7 @@ def _load(
     if isinstance(where, Path):
         _check_folder(where)
     try:
-        with _quiet():
+        with quiet_library():
             config = AutoConfig.from_pretrained(
                 where, local_files_only=isinstance(where, Path), trust_remote_code=False
             )
@@ -193,7 +193,7 @@ def _load_model(
 
 
 @contextlib.contextmanager
-def _quiet() -> Iterator[None]:
+def quiet_library() -> Iterator[None]:
     """Loading without progress bars and warnings; the library's settings are put back."""
     verbosity = transformers_logging.get_verbosity()
     bars = transformers_logging.is_progress_bar_enabled()

@@ -12,14 +12,15 @@ from typing import Any
 from pydantic import ValidationError
 
 from atlas.config.explain import explain, nearest, show
+from atlas.config.memory import MemoryConfig
 from atlas.config.models import FederationConfig
 from atlas.config.overrides import merge, parse_override, set_value
 from atlas.config.paths import anchor, fill_data_path
 from atlas.config.reading import parse_mapping, to_yaml
 from atlas.errors import InputError
 
-KINDS = {"federation": FederationConfig}
-_LATER = ("memory",)
+RunConfig = FederationConfig | MemoryConfig
+KINDS: dict[str, type[RunConfig]] = {"federation": FederationConfig, "memory": MemoryConfig}
 
 
 def preset_names() -> list[str]:
@@ -31,7 +32,7 @@ def preset_names() -> list[str]:
     return sorted(name.removesuffix(".yaml") for name in names if name.endswith(".yaml"))
 
 
-def load_config(source: str, overrides: Sequence[str]) -> FederationConfig:
+def load_config(source: str, overrides: Sequence[str]) -> RunConfig:
     """Reads a whole configuration; later parts win: file, then size block, then overrides.
 
     Relative paths become absolute: those of a file are relative to it, those of overrides to the
@@ -57,7 +58,31 @@ def load_config(source: str, overrides: Sequence[str]) -> FederationConfig:
     return _validate(fill_data_path(anchor(settings, Path.cwd())))
 
 
-def load_resolved(path: Path) -> FederationConfig:
+def load_federation(source: str, overrides: Sequence[str]) -> FederationConfig:
+    """As `load_config`, for work that only a federation can do.
+
+    Raises:
+        InputError: Something is not allowed, or it is another kind of run.
+    """
+    return _federation(load_config(source, overrides), source)
+
+
+def load_resolved_federation(path: Path) -> FederationConfig:
+    """As `load_resolved`, for work that only a federation can do.
+
+    Raises:
+        InputError: The file cannot be used, or is of another kind of run.
+    """
+    return _federation(load_resolved(path), str(path))
+
+
+def _federation(config: RunConfig, source: str) -> FederationConfig:
+    if isinstance(config, FederationConfig):
+        return config
+    raise InputError(f"{source}: kind: {config.kind}; this needs a run of kind federation")
+
+
+def load_resolved(path: Path) -> RunConfig:
     """Reads back what `dump_config` wrote.
 
     Args:
@@ -72,7 +97,7 @@ def load_resolved(path: Path) -> FederationConfig:
     return _validate(_read_file(path))
 
 
-def dump_config(config: FederationConfig) -> str:
+def dump_config(config: RunConfig) -> str:
     """Writes every setting, defaults included, as YAML.
 
     Args:
@@ -142,13 +167,9 @@ def _resolve_size(
     return merge(base, sizes[size])
 
 
-def _validate(settings: dict[str, Any]) -> FederationConfig:
+def _validate(settings: dict[str, Any]) -> RunConfig:
     """Checks plain values against the model of their kind."""
     kind = settings.get("kind", "federation")
-    if kind in _LATER:
-        raise InputError(
-            f"kind: {show(kind)} is not in this release yet; allowed: {', '.join(KINDS)}"
-        )
     if not isinstance(kind, str) or kind not in KINDS:
         raise InputError(f"kind: {show(kind)} is unknown; allowed: {', '.join(KINDS)}")
     model = KINDS[kind]

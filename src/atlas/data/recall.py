@@ -9,18 +9,15 @@ al. 2023; the sequences are drawn here.)
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from atlas.errors import InputError
+from atlas.memory.train import IGNORED, Lines
 from atlas.runs.seeds import generator
 
-IGNORED = -100
-"""The target of a token that carries no loss."""
 BLANK = 0
 
 Grid = NDArray[np.int64]
@@ -50,15 +47,13 @@ class RecallTask:
                 f"for {self.pairs} pairs and as many questions"
             )
 
-
-class RecallBatch(NamedTuple):
-    """ids [count, length]; targets of the same shape: what to say at each token, or IGNORED."""
-
-    ids: Tensor
-    targets: Tensor
+    @property
+    def chance(self) -> float:
+        """Share of right answers of a guess among all values."""
+        return 1 / (self.vocabulary - self.vocabulary // 2)
 
 
-def draw_recall(task: RecallTask, count: int, seed: int, *address: str | int) -> RecallBatch:
+def draw_recall(task: RecallTask, count: int, seed: int, *address: str | int) -> Lines:
     """Sequences of one address of one run; equal arguments give equal sequences.
 
     Args:
@@ -84,7 +79,7 @@ def draw_recall(task: RecallTask, count: int, seed: int, *address: str | int) ->
     targets = np.full_like(ids, IGNORED)
     np.put_along_axis(ids, places, keys, axis=1)
     np.put_along_axis(targets, places, values, axis=1)
-    return RecallBatch(torch.from_numpy(ids), torch.from_numpy(targets))
+    return Lines(torch.from_numpy(ids), torch.from_numpy(targets))
 
 
 def _distinct(draw: np.random.Generator, count: int, size: int, picks: int) -> Grid:

@@ -8,7 +8,6 @@ stay zero under any optimiser step, so a padded cohort trains exactly like n sep
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -19,6 +18,7 @@ from torch import Tensor
 
 from atlas.federation.backbone import HeadLayer
 from atlas.ops.span import Layer
+from atlas.runs.hashes import tensors_sha256
 from atlas.runs.seeds import generator
 
 HEAD_STD = 0.02
@@ -219,9 +219,4 @@ def restart(cohort: Cohort, clients: Iterable[str], seed: int) -> Cohort:
 
 def adapter_sha256(adapter: Mapping[str, Tensor]) -> str:
     """A hash of one adapter's names, shapes and bits."""
-    digest = hashlib.sha256()
-    for name in sorted(adapter):
-        value = adapter[name].detach().cpu().contiguous()
-        digest.update(f"{name}{tuple(value.shape)}{value.dtype}".encode())
-        digest.update(value.reshape(-1).view(torch.uint8).numpy().tobytes())
-    return digest.hexdigest()
+    return tensors_sha256(adapter)

@@ -14,7 +14,7 @@ import torch
 from atlas.backbones.export import Adapter, check_base, load_adapter, merge_adapter
 from atlas.backbones.transformer import TransformerBackbone
 from atlas.build.models import open_backbone, text_limits
-from atlas.config.load import load_resolved
+from atlas.config.load import load_resolved_federation
 from atlas.config.models import FederationConfig
 from atlas.data.examples import read_example, render_prompt
 from atlas.data.files import read_records
@@ -139,7 +139,7 @@ def open_client(folder: RunFolder, client: str) -> ClientModel:
 
 
 def _open(folder: RunFolder, client: str) -> tuple[FederationConfig, TransformerBackbone, Adapter]:
-    config = load_resolved(folder.config)
+    config = load_resolved_federation(folder.config)
     adapter = load_adapter(adapter_folder(folder, client))
     named = {entry.id: entry.backbone for entry in config.clients}
     backbone = open_backbone(config, named.get(client) or config.backbone.name)

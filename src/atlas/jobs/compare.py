@@ -16,7 +16,8 @@ from atlas.config.overrides import parse_override
 from atlas.engines.local import Progress
 from atlas.jobs.alone import tell_alone
 from atlas.jobs.outcome import Outcome, mean_by_key, read_outcome
-from atlas.jobs.run import Finished, Watch, resume_run, start_run
+from atlas.jobs.run import resume_run, start_run
+from atlas.jobs.running import Finished, Watch
 from atlas.jobs.study import Study, folder_name
 from atlas.ops.statistics import paired_comparison
 from atlas.report.sweeps import plot_study

@@ -39,7 +39,7 @@ from atlas.jobs.joins import (
 )
 from atlas.jobs.newcomer import Newcomer, choose_id, choose_task, newcomer_config, read_newcomer
 from atlas.jobs.planning import planned_clusters
-from atlas.jobs.run import Watch, recorded_threads
+from atlas.jobs.running import Watch, recorded_threads
 from atlas.jobs.solo import score_one, train_alone
 from atlas.runs.folder import RunFolder
 

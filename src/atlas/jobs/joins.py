@@ -23,7 +23,7 @@ from atlas.backbones.transformer import TransformerBackbone
 from atlas.build import Federation, assemble
 from atlas.build.models import open_backbone
 from atlas.config.capacity import RankSettings
-from atlas.config.load import load_resolved
+from atlas.config.load import load_resolved_federation
 from atlas.config.models import FederationConfig
 from atlas.errors import InputError
 from atlas.federation.cohort import Layout, Member, adapter_shapes
@@ -62,7 +62,7 @@ def open_finished(folder: RunFolder) -> FinishedRun:
     Raises:
         InputError: If it has not finished, never made fingerprints or has lost adapters.
     """
-    config = load_resolved(folder.config)
+    config = load_resolved_federation(folder.config)
     strategy = find_strategy(config.strategy)
     if strategy.plans == "nothing":
         allowed = ", ".join(sorted(n for n, s in STRATEGIES.items() if s.plans != "nothing"))

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from atlas.build import build_federation
-from atlas.config.load import load_config
+from atlas.config.load import load_federation
 from atlas.engines.local import Progress
 from atlas.federation.desk import ignore
 from atlas.federation.planning import describe_plan, make_plan
 from atlas.jobs.planning import planned_clusters
-from atlas.jobs.run import Watch, set_threads
+from atlas.jobs.running import Watch, set_threads
 
 
 def plan_run(
@@ -25,7 +25,7 @@ def plan_run(
     `planned` has an entry per cohort whose fingerprints the strategy asks for; `clusters` is None
     and `budgets` is empty where the strategy plans none.
     """
-    config = load_config(source, overrides)
+    config = load_federation(source, overrides)
     set_threads(config)
     federation = build_federation(config, progress)
     make_plan(federation.plan, federation.state, federation.engine, watch or ignore)

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import json
-import os
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,34 +10,30 @@ from typing import Any
 import torch
 
 from atlas.build import Federation, build_federation
-from atlas.config.load import dump_config, load_resolved
+from atlas.config.load import load_resolved_federation
 from atlas.config.models import FederationConfig
 from atlas.engines.local import Progress
 from atlas.errors import InputError
-from atlas.federation.desk import Observe, ServerState
+from atlas.federation.desk import ServerState
 from atlas.federation.rounds import run_rounds
 from atlas.federation.transport import Failure
 from atlas.jobs.finish import ask_all, finish
 from atlas.jobs.planning import plan_again, plan_start
+from atlas.jobs.running import (
+    ENDINGS,
+    Finished,
+    Watch,
+    new_folder,
+    observer,
+    recorded_threads,
+    set_threads,
+)
 from atlas.report.plots import plot_run
 from atlas.runs.checkpoint import Checkpoint, latest_round, save_round
 from atlas.runs.events import EventLog, drop_after_round
-from atlas.runs.folder import RunFolder, write_text_atomic
+from atlas.runs.folder import RunFolder
 from atlas.runs.interrupt import stop_after_round
-from atlas.runs.machine import machine_facts
 from atlas.runs.summary import read_summary
-
-ENDINGS = ("stopped", "tested")
-"""Events of an end that is now no end, or that will be reached again."""
-Watch = Callable[[str, Mapping[str, object]], None]
-
-
-@dataclass(frozen=True)
-class Finished:
-    """Where a run is and, unless it was stopped before its end, its summary."""
-
-    folder: RunFolder
-    summary: dict[str, Any] | None
 
 
 def start_run(
@@ -56,18 +48,7 @@ def start_run(
     """
     threads = set_threads(config)
     federation = build_federation(config, progress)
-    folder = RunFolder.create(parent, config.name)
-    write_text_atomic(folder.machine, json.dumps(machine_facts(threads), indent=2) + "\n")
-    # The config comes last: a folder is a run once it is there.
-    write_text_atomic(folder.config, dump_config(config))
-    return _carry_on(federation, folder, watch)
-
-
-def set_threads(config: FederationConfig) -> int:
-    """Give torch the threads that the settings name, all cores by default; returns how many."""
-    threads = config.threads or os.cpu_count() or 1
-    torch.set_num_threads(threads)
-    return threads
+    return _carry_on(federation, new_folder(config, parent, threads), watch)
 
 
 def resume_run(
@@ -77,20 +58,9 @@ def resume_run(
     folder = RunFolder.open(path)
     if folder.summary.exists():
         return Finished(folder, read_summary(folder.summary))
-    config = load_resolved(folder.config)
+    config = load_resolved_federation(folder.config)
     torch.set_num_threads(recorded_threads(folder))
     return _carry_on(build_federation(config, progress), folder, watch)
-
-
-def recorded_threads(folder: RunFolder) -> int:
-    """The thread count a run was started with; other counts give other bits."""
-    try:
-        threads = json.loads(folder.machine.read_text(encoding="utf-8"))["threads"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise InputError(f"{folder.machine}: cannot be read: {error}") from error
-    if not isinstance(threads, int) or threads < 1:
-        raise InputError(f"{folder.machine}: threads is {threads!r}; expected a whole number >= 1")
-    return threads
 
 
 def _carry_on(federation: Federation, folder: RunFolder, watch: Watch | None) -> Finished:
@@ -106,7 +76,7 @@ def _carry_on(federation: Federation, folder: RunFolder, watch: Watch | None) ->
         if folder.events.exists():
             drop_after_round(folder.events, federation.state.round, ENDINGS)
         with EventLog(folder.events) as log:
-            observe = _observer(log, watch)
+            observe = observer(log, watch)
             observe("started" if saved is None else "resumed", _facts(federation))
             if saved is None:
                 plan_start(federation, folder, observe)
@@ -127,15 +97,6 @@ def _carry_on(federation: Federation, folder: RunFolder, watch: Watch | None) ->
             summary = finish(federation, folder, observe, seconds)
             plot_run(folder)
             return Finished(folder, summary)
-
-
-def _observer(log: EventLog, watch: Watch | None) -> Observe:
-    def observe(event: str, fields: Mapping[str, object]) -> None:
-        log.log(event, fields)
-        if watch is not None:
-            watch(event, fields)
-
-    return observe
 
 
 def _facts(federation: Federation) -> dict[str, object]:

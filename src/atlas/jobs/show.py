@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from atlas.config.load import load_resolved
+from atlas.config.load import RunConfig, load_resolved
+from atlas.config.memory import MemoryConfig
 from atlas.errors import InputError
 from atlas.runs.events import read_events
 from atlas.runs.folder import RunFolder
@@ -33,8 +34,8 @@ def describe_run(folder: RunFolder) -> dict[str, Any]:
         "run": folder.path.name,
         "path": str(folder.path),
         "state": "finished" if summary else "unfinished",
-        "strategy": config.strategy,
-        "rounds": config.rounds,
+        "kind": config.kind,
+        **_what(config),
         "done": done,
         "seed": config.seed,
         "tasks": _tasks(events),
@@ -42,11 +43,18 @@ def describe_run(folder: RunFolder) -> dict[str, Any]:
     }
 
 
+def _what(config: RunConfig) -> dict[str, object]:
+    """What is run, and for how many rounds."""
+    if isinstance(config, MemoryConfig):
+        return {"strategy": config.task.name, "rounds": config.rounds}
+    return {"strategy": config.strategy, "rounds": config.rounds}
+
+
 def _tasks(events: Sequence[Mapping[str, Any]]) -> Mapping[str, str]:
     """Task of every client, as the run itself recorded it."""
     for event in events:
         if event["event"] in ("started", "resumed"):
-            found: dict[str, str] = event["tasks"]
+            found: dict[str, str] = event.get("tasks", {})
             return found
     return {}
 
@@ -64,6 +72,6 @@ def _describe_or_say(folder: RunFolder) -> dict[str, Any]:
     try:
         return describe_run(folder)
     except InputError as error:
-        unknown = {"strategy": "", "rounds": "?", "done": "?", "seed": "", "tasks": {}}
+        unknown = {"kind": "", "strategy": "", "rounds": "?", "done": "?", "seed": "", "tasks": {}}
         about = {"run": folder.path.name, "path": str(folder.path), "state": "unreadable"}
         return {**about, **unknown, "summary": None, "error": str(error)}

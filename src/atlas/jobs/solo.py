@@ -11,7 +11,7 @@ from atlas.federation.message import decode
 from atlas.federation.rounds import run_rounds
 from atlas.federation.task import ClientData
 from atlas.jobs.finish import ask_all
-from atlas.jobs.run import Watch
+from atlas.jobs.running import Watch
 
 
 def train_alone(

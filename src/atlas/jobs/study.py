@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from atlas.config.grid import Case, Combination, lay_out
-from atlas.config.load import dump_config, load_config
+from atlas.config.load import dump_config, load_federation
 from atlas.config.models import FederationConfig
 from atlas.federation import strategies as strategies  # fills the register of strategies
 from atlas.federation.strategy import find_strategy
@@ -43,7 +43,7 @@ def plan_study(
     cases = lay_out(overrides, arms)
     configs = []
     for case in cases:
-        configs.append(load_config(source, case.overrides))
+        configs.append(load_federation(source, case.overrides))
         find_strategy(configs[-1].strategy)
     configs = share_shadows(configs)
     pools = any(config.strategy == CEILING for config in configs)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Protocol
 
@@ -15,6 +15,8 @@ from rich.progress import (
     TextColumn,
     TimeElapsedColumn,
 )
+
+from atlas.report.memory_tables import MemoryLine
 
 STOPPING = "stopping once this round is saved; Ctrl-C again stops at once"
 
@@ -101,15 +103,31 @@ def _span(values: Sequence[int]) -> str:
     return str(least) if least == most else f"{least} to {most}"
 
 
+class Lines(Protocol):
+    """Makes lines of text from events."""
+
+    def add(self, name: str, fields: Mapping[str, Any]) -> str | None:
+        """A line, once it is complete."""
+        ...
+
+
+LINES: dict[str, Callable[[], Lines]] = {"federation": RoundLine, "memory": MemoryLine}
+"""By kind of run."""
+
+
 class PlainDisplay:
     """One line a round, for logs and pipes."""
 
     def __init__(self, console: Console) -> None:
         self.console = console
-        self.line = RoundLine()
+        self.line: Lines = RoundLine()
+        self.last = 0
 
     def event(self, name: str, fields: Mapping[str, Any]) -> None:
         """Print the round's line once it is complete."""
+        if name in ("started", "resumed"):
+            self.line = LINES[fields.get("kind", "federation")]()
+            self.last = fields["rounds"]
         text = STOPPING if name == "stopping" else self.line.add(name, fields)
         if text:
             self.console.print(text, markup=False, highlight=False, soft_wrap=True)
@@ -134,7 +152,7 @@ class BarDisplay(PlainDisplay):
             self.bars.update(self.rounds, total=fields["rounds"], completed=fields["after"])
         elif name == "round_finished":
             self.bars.update(self.rounds, completed=fields["round"])
-            if fields["round"] == self.line.rounds:
+            if fields["round"] == self.last:
                 self.bars.update(self.steps, description="testing", total=None)
         elif name == "finished":
             self.bars.update(self.steps, visible=False)

@@ -115,15 +115,22 @@ def runs_table(rows: Sequence[Mapping[str, Any]]) -> Table:
         table.add_column(column, justify="right")
     for row in rows:
         summary = row.get("summary") or {}
-        score, gain = summary.get("score"), summary.get("gain")
+        score, gain = _score(summary), summary.get("gain")
         table.add_row(
             row["run"],
             row["state"],
             row["strategy"],
             f"{row['done']}/{row['rounds']}",
             str(row["seed"]),
-            percent(score["mean"]) if score else "",
+            "" if score is None else percent(score),
             f"{100 * gain['mean']:+.1f}" if gain else "",
             f"{summary['seconds']:.1f}" if summary else "",
         )
     return table
+
+
+def _score(summary: Mapping[str, Any]) -> float | None:
+    """The one figure of a run: its clients' mean, or what its first arm got right."""
+    if summary.get("kind") == "memory":
+        return next(iter(summary["accuracy"].values()), None)
+    return summary["score"]["mean"] if "score" in summary else None

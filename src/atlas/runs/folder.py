@@ -102,6 +102,11 @@ class RunFolder:
         return self.path / "adapters"
 
     @property
+    def models(self) -> Path:
+        """Whole models of a memory run, one folder for each arm."""
+        return self.path / "models"
+
+    @property
     def plots(self) -> Path:
         """Pictures of the run."""
         return self.path / "plots"

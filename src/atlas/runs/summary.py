@@ -12,10 +12,12 @@ from atlas.errors import InputError
 from atlas.runs.files import write_text_atomic
 from atlas.runs.plain import plain
 
+_SCHEMAS = {"federation": "summary.schema.json", "memory": "summary_memory.schema.json"}
 
-def schema() -> dict[str, Any]:
-    """Returns the JSON schema (draft 2020-12) of a federation's ``summary.json``."""
-    file = resources.files("atlas.runs") / "summary.schema.json"
+
+def schema(kind: str = "federation") -> dict[str, Any]:
+    """Returns the JSON schema (draft 2020-12) of ``summary.json`` for a kind of run."""
+    file = resources.files("atlas.runs") / _SCHEMAS[kind]
     loaded: dict[str, Any] = json.loads(file.read_text("utf-8"))
     return loaded
 
@@ -51,7 +53,10 @@ def read_summary(path: Path) -> dict[str, Any]:
         raise InputError(f"{path}: not JSON: {error}") from None
     if not isinstance(summary, dict):
         raise InputError(f"{path}: not a summary: expected a JSON object")
-    missing = [key for key in schema()["required"] if key not in summary]
+    kind = summary.get("kind")
+    if not isinstance(kind, str) or kind not in _SCHEMAS:
+        raise InputError(f"{path}: not a summary: kind is {kind!r}, not {' or '.join(_SCHEMAS)}")
+    missing = [key for key in schema(kind)["required"] if key not in summary]
     if missing:
         raise InputError(f"{path}: not a whole summary: {', '.join(missing)} missing")
     return summary

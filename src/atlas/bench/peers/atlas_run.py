@@ -8,7 +8,7 @@ from typing import Any
 
 from atlas.bench.federation_work import CONFIG
 from atlas.bench.peers.rounds import RoundLog, given
-from atlas.config.load import load_resolved
+from atlas.config.load import load_resolved_federation
 from atlas.federation.strategy import Strategy, data_shares, register
 from atlas.jobs.run import start_run
 
@@ -23,7 +23,7 @@ class LastRoundError(Exception):
 
 def run(folder: Path, log: RoundLog) -> None:
     """All rounds of a folder of work."""
-    config = load_resolved(folder / CONFIG)
+    config = load_resolved_federation(folder / CONFIG)
     losses: dict[str, float] = {}
 
     def watch(event: str, fields: Mapping[str, Any]) -> None:

@@ -1,0 +1,104 @@
+"""Settings of a memory run made into models and sequences."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from atlas.backbones.omega import AtlasConfig, AtlasForCausalLM
+from atlas.backbones.omega.checked import checked_config
+from atlas.backbones.omega.sizes import without_memory
+from atlas.config.memory import ArmName, MemoryConfig
+from atlas.data.recall import RecallTask, draw_recall
+from atlas.errors import InputError
+from atlas.memory.train import Learner, Lines
+from atlas.runs.seeds import generator
+
+
+@dataclass(frozen=True)
+class MemoryRun:
+    """All that is trained, and on what.
+
+    Attributes:
+        config: The settings.
+        models: By arm.
+        learners: Those who train them.
+        task: The sequences.
+    """
+
+    config: MemoryConfig
+    models: dict[str, AtlasForCausalLM]
+    learners: dict[str, Learner]
+    task: RecallTask
+
+    def training(self, step: int) -> Lines:
+        """What every arm is trained on at a step."""
+        return self._draw(self.config.train.batch, "train", step)
+
+    def held_out(self, purpose: str) -> Lines:
+        """Sequences that nothing is trained on."""
+        return self._draw(self.config.task.test, purpose)
+
+    def _draw(self, count: int, *address: str | int) -> Lines:
+        device = torch.device(self.config.device)
+        return draw_recall(self.task, count, self.config.seed, *address).to(device)
+
+
+def build_memory(config: MemoryConfig) -> MemoryRun:
+    """Make the models of all arms.
+
+    Raises:
+        InputError: The task or the model cannot be made, or there is no such device.
+    """
+    if config.device == "cuda" and not torch.cuda.is_available():
+        raise InputError("device: cuda is not available here; allowed: cpu")
+    own = config.task
+    task = RecallTask(own.vocabulary, own.length, own.pairs)
+    models: dict[str, AtlasForCausalLM] = {arm: _model(config, arm, task) for arm in config.arms}
+    learners = {arm: Learner(model, config.train) for arm, model in models.items()}
+    return MemoryRun(config, models, learners, task)
+
+
+def _model(config: MemoryConfig, arm: ArmName, task: RecallTask) -> AtlasForCausalLM:
+    settings = ARMS[arm](model_settings(config, task.vocabulary))
+    # The library draws weights from the process's generator, which must not notice.
+    seed = int(generator(config.seed, "init", "memory").integers(2**63))
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = AtlasForCausalLM(settings)
+    model.eval().to(config.device)
+    return model
+
+
+def model_settings(config: MemoryConfig, vocabulary: int) -> AtlasConfig:
+    """The model with its memory, as it is saved: its floor is the one at the end of training."""
+    own = config.model
+    return checked_config(
+        vocab_size=vocabulary,
+        hidden_size=own.width,
+        num_hidden_layers=own.blocks,
+        num_attention_heads=own.heads,
+        intermediate_size=own.feed_forward,
+        attention_window=own.window,
+        placement=own.placement,
+        rule=own.rule.model_dump(),
+        feature_degree=own.degree,
+        convolution_width=own.convolution,
+        persistent_tokens=own.persistent,
+        gate_floors={"mix": config.train.mix_floor[-1][1]},
+        initializer_range=own.width**-0.5 if own.spread is None else own.spread,
+    )
+
+
+def _detached(config: AtlasConfig) -> AtlasConfig:
+    return AtlasConfig(**{**config.to_dict(), "memory_gradient": "detached"})
+
+
+ARMS: dict[ArmName, Callable[[AtlasConfig], AtlasConfig]] = {
+    "memory": lambda config: config,
+    "window": without_memory,
+    "detached": _detached,
+}
+"""How each arm differs from the model with a memory."""

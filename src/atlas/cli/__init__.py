@@ -1,0 +1,62 @@
+"""The verbs; each reads its arguments, calls a job and shows what came of it.
+
+Nothing heavy is imported before a verb needs it, so that `atlas --help` answers at once.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from atlas import __version__
+from atlas.cli import clients, machine, runs, studies
+from atlas.errors import InputError
+
+app = typer.Typer(
+    help="Language models made personal per token, per round and per federation.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+app.command()(runs.run)
+app.command()(runs.resume)
+app.command()(runs.plan)
+app.command()(studies.compare)
+app.command()(runs.show)
+app.command()(clients.join)
+app.command()(clients.export)
+app.command()(clients.predict)
+app.command("eval")(clients.evaluate)
+app.command()(machine.bench)
+app.command()(machine.doctor)
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"atlas {__version__}")
+        raise typer.Exit
+
+
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    del version
+
+
+def main() -> None:
+    """Run the command line; bad input exits with 2, a failed run with 1."""
+    try:
+        app()
+    except InputError as error:
+        typer.echo(f"error: {error}", err=True)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        typer.echo("interrupted; what was saved is kept", err=True)
+        sys.exit(130)
+    except (RuntimeError, OSError, MemoryError) as error:
+        typer.echo(f"failed: {type(error).__name__}: {error}", err=True)
+        sys.exit(1)

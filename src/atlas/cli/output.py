@@ -1,0 +1,56 @@
+"""How results are shown: JSON for machines, tables and lines for people."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import typer
+
+WIDE = 200
+"""Letters in a line of a file."""
+
+
+def console(*, to_stderr: bool) -> Any:  # noqa: ANN401 - rich is imported late
+    """Where lines go."""
+    from rich.console import Console
+
+    return Console(stderr=to_stderr)
+
+
+def show_result(result: object, as_json: bool, render: Any) -> None:  # noqa: ANN401
+    """JSON for machines; otherwise whatever `render` makes for people."""
+    if as_json:
+        typer.echo(json.dumps(result, indent=2, sort_keys=True))
+    else:
+        shown = render()
+        if isinstance(shown, str):
+            typer.echo(shown)
+        else:
+            page = console(to_stderr=False)
+            # A file has no edge at which to cut a table, and a terminal wraps what is too long.
+            page.width = page.width if page.is_terminal else max(page.width, WIDE)
+            page.print(shown, crop=False)
+
+
+def show_finished(finished: Any, as_json: bool) -> None:  # noqa: ANN401
+    """The table (or JSON) of a finished run and where its results are."""
+    from atlas.jobs.show import describe_run
+    from atlas.report.summaries import summary_table
+
+    folder = finished.folder
+    if finished.summary is None:
+        done = describe_run(folder)
+        result: Mapping[str, object] = {"run": str(folder.path), "stopped_after": done["done"]}
+        show_result(
+            result,
+            as_json,
+            lambda: f"stopped after round {done['done']}; go on with: atlas resume {folder.path}",
+        )  # noqa: E501
+        return
+    found = describe_run(folder)
+    show_result(finished.summary, as_json, lambda: summary_table(found))
+    if not as_json:
+        place = folder.models if found["kind"] == "memory" else folder.adapters
+        typer.echo(f"run folder: {folder.path}   {place.name}: {place}")

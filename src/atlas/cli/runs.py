@@ -1,0 +1,77 @@
+"""Verbs that start runs or look at them."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from atlas.cli.arguments import RUNS, Json, Out, Overrides, Run, Source
+from atlas.cli.output import console, show_finished, show_result
+
+
+def run(
+    source: Source = "demo",
+    overrides: Overrides = None,
+    out: Out = RUNS,
+    as_json: Json = False,
+) -> None:
+    """Run a job: a preset or a YAML file, with key=value settings on top."""
+    from atlas.config.load import load_config
+    from atlas.jobs.kinds import start_any
+    from atlas.report.live import live_display
+
+    if "=" in source and not source.endswith((".yaml", ".yml")):
+        source, overrides = "demo", [source, *(overrides or [])]
+    config = load_config(source, overrides or [])
+    with live_display(console(to_stderr=as_json)) as display:
+        finished = start_any(config, out, display.event, display.step)
+    show_finished(finished, as_json)
+
+
+def resume(name: Run, out: Out = RUNS, as_json: Json = False) -> None:
+    """Go on with a stopped or killed run from its last saved round."""
+    from atlas.jobs.kinds import resume_any
+    from atlas.jobs.show import find_run
+    from atlas.report.live import live_display
+
+    folder = find_run(name, out)
+    with live_display(console(to_stderr=as_json)) as display:
+        finished = resume_any(folder.path, display.event, display.step)
+    show_finished(finished, as_json)
+
+
+def plan(
+    source: Source = "demo",
+    overrides: Overrides = None,
+    as_json: Json = False,
+) -> None:
+    """Show who would take part, who is like whom, and which ranks; no training."""
+    from atlas.jobs.plan import plan_run
+    from atlas.report.live import live_display
+    from atlas.report.plan_tables import plan_view
+
+    with live_display(console(to_stderr=True)) as display:
+        found = plan_run(source, overrides or [], display.event, display.step)
+    show_result(found, as_json, lambda: plan_view(found))
+
+
+def show(
+    name: Annotated[str | None, typer.Argument(help="A run folder or name; none: all.")] = None,
+    out: Out = RUNS,
+    as_json: Json = False,
+) -> None:
+    """List runs, or show one run's summary."""
+    from atlas.jobs.show import describe_run, find_run, list_runs
+    from atlas.report.summaries import summary_table
+    from atlas.report.tables import runs_table
+
+    if name is None:
+        rows = list_runs(out)
+        show_result(rows, as_json, lambda: runs_table(rows))
+        return
+    found = describe_run(find_run(name, out))
+    if found["summary"] is None:
+        show_result(found, as_json, lambda: runs_table([found]))
+    else:
+        show_result(found["summary"], as_json, lambda: summary_table(found))

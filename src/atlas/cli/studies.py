@@ -1,0 +1,72 @@
+"""The verb that compares many runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from atlas.cli.arguments import RUNS, Json, Out, Source
+from atlas.cli.output import console, show_result
+
+
+def compare(  # noqa: PLR0913
+    source: Source,
+    overrides: Annotated[
+        list[str] | None, typer.Argument(help="key=a,b,c for each key compared.")
+    ] = None,
+    arm: Annotated[
+        list[str] | None,
+        typer.Option("--arm", help="'key=value key=value' or 'label: key=value'; may be repeated."),
+    ] = None,
+    ceiling: Annotated[bool, typer.Option(help="Also run the ceiling, pooled.")] = True,
+    workers: Annotated[
+        int, typer.Option("--workers", min=1, help="Processes at a time; they share the cores.")
+    ] = 1,
+    out: Out = RUNS,
+    as_json: Json = False,
+) -> None:
+    """Run every combination of comma values and arms, and compare them in one table."""
+    from atlas.jobs.compare import run_study
+    from atlas.jobs.study import plan_study
+    from atlas.report.compare_tables import compare_table
+    from atlas.report.live import live_display
+
+    study = plan_study(source, overrides or [], arm or [], ceiling=ceiling)
+    lines = console(to_stderr=True)
+
+    def announce(number: int, total: int, combination: Mapping[str, str]) -> None:
+        words = " ".join(f"{key}={value}" for key, value in combination.items())
+        lines.print(f"[{number}/{total}] {words}", markup=False, highlight=False)
+
+    with live_display(lines) as display:
+        if workers > 1:
+            study, whole = _run_apart(study, out, workers, lines)
+        else:
+            whole = True
+        result = run_study(study, out, announce, display.event, display.step) if whole else None
+    if result is None:
+        typer.echo("stopped; the same command goes on from here", err=True)
+        return
+    show_result(result, as_json, lambda: compare_table(result))
+    if not as_json:
+        typer.echo(f"runs, compare.json, compare.csv and plots/: {out / study.name}")
+
+
+def _run_apart(study: Any, out: Path, workers: int, lines: Any) -> tuple[Any, bool]:  # noqa: ANN401
+    """Finish a study's runs in several processes; the study as run, and whether all are done."""
+    import os
+
+    from atlas.jobs.workers import run_apart, with_threads
+
+    study = with_threads(study, max(1, (os.cpu_count() or 1) // workers))
+    jobs = study.jobs()
+
+    def say(number: int, news: str) -> None:
+        words = " ".join(f"{key}={value}" for key, value in jobs[number - 1][0].keys.items())
+        line = f"[{number}/{len(jobs)}] {words}: {news}"
+        lines.print(line, markup=False, highlight=False)
+
+    return study, run_apart(study, out / study.name, workers, say)

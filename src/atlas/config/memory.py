@@ -1,0 +1,113 @@
+"""The settings of a run that trains a model with a memory."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from atlas.config.base import Count, Positive, Settings, Share
+from atlas.config.models import CLIENT_ID
+
+ArmName = Literal["memory", "window", "detached"]
+Floor = Annotated[float, Field(ge=0, lt=1)]
+
+
+class RecallSettings(Settings):
+    """Associative recall: pairs first, then questions far from them."""
+
+    name: Literal["recall"] = "recall"
+    vocabulary: Annotated[int, Field(ge=4)] = Field(64, description="half keys, half values")
+    length: Annotated[int, Field(ge=4)] = Field(64, description="tokens of a sequence")
+    pairs: Positive = Field(8, description="pairs of a sequence, each asked for once")
+    test: Positive = Field(512, description="sequences of the test")
+
+
+class RuleSettings(Settings):
+    """How the memory learns while it reads; see docs/memory.md."""
+
+    gradient: Literal["exact", "chunk-start"] = "exact"
+    chunk: Positive = 64
+    window: Positive = Field(1, description="tokens whose errors count at each step")
+    weighting: Literal["added", "both", "step", "none"] = "added"
+    read: Literal["after", "before"] = "after"
+    learner: Literal["momentum", "newton-schulz"] = "momentum"
+    queries: Literal["plain", "projected"] = "plain"
+
+
+class MemoryModelSettings(Settings):
+    """The model; see docs/memory-model.md."""
+
+    width: Positive = Field(64, description="of a token")
+    blocks: Positive = 2
+    heads: Positive = 2
+    feed_forward: Positive = Field(128, description="width of the feed-forward part")
+    window: Positive = Field(8, description="tokens that attention sees, itself included")
+    placement: Literal["gate", "context", "layer"] = "gate"
+    rule: RuleSettings = RuleSettings()
+    degree: Positive = Field(1, description="of the polynomial features of keys and queries")
+    convolution: Positive = Field(4, description="tokens that the convolution sees")
+    persistent: Count = Field(1, description="learned tokens of each layer")
+    spread: Annotated[float, Field(gt=0)] | None = Field(
+        None, description="of the weights at the start; null: one over the root of the width"
+    )
+
+
+class MemoryTrainSettings(Settings):
+    """Training; a round is `round_steps` steps of every arm, and is then tested and saved."""
+
+    steps: Positive = 600
+    round_steps: Positive = Field(50, description="steps of a round")
+    batch: Positive = 32
+    lr: Annotated[float, Field(gt=0, le=1)] = 3e-3
+    schedule: Literal["constant", "linear", "cosine"] = "cosine"
+    warmup: Share = Field(0.05, description="share of the run over which lr rises from zero")
+    weight_decay: Annotated[float, Field(ge=0, le=1)] = 0.01
+    clip: Annotated[float, Field(gt=0)] | None = 1.0
+    observe_every: Positive = Field(10, description="steps between two looks at the memory")
+    mix_floor: list[tuple[Share, Floor]] = Field(
+        default=[(0.0, 0.30), (0.5, 0.10), (1.0, 0.05)],
+        min_length=1,
+        description="[progress, floor] points: the least share of the memory in a layer's output",
+    )
+
+    @model_validator(mode="after")
+    def _rising(self) -> MemoryTrainSettings:
+        shares = [share for share, _ in self.mix_floor]
+        if any(after <= before for before, after in zip(shares, shares[1:], strict=False)):
+            raise ValueError("mix_floor: the first numbers of its points must rise")
+        return self
+
+
+class MemoryConfig(Settings):
+    """A whole training run of models with and without a memory."""
+
+    kind: Literal["memory"] = "memory"
+    name: Annotated[str, Field(pattern=CLIENT_ID)] = "memory"
+    seed: Annotated[int, Field(ge=0)] = 0
+    device: Literal["cpu", "cuda"] = "cpu"
+    threads: Annotated[int, Field(ge=1, le=1024)] | None = Field(
+        None, description="torch threads; default: all cores"
+    )
+    task: RecallSettings = RecallSettings()
+    arms: list[ArmName] = Field(
+        default=["memory", "window"],
+        min_length=1,
+        description="memory; window: attention alone, as many parameters; detached: a memory "
+        "that is written outside the graph",
+    )
+    model: MemoryModelSettings = MemoryModelSettings()
+    train: MemoryTrainSettings = MemoryTrainSettings()
+
+    @property
+    def rounds(self) -> int:
+        """How many rounds the steps make."""
+        return -(-self.train.steps // self.train.round_steps)
+
+    @model_validator(mode="after")
+    def _sensible(self) -> MemoryConfig:
+        if len(set(self.arms)) < len(self.arms):
+            raise ValueError("arms: each may be given once")
+        if self.model.width % (2 * self.model.heads):
+            raise ValueError("model.width: must be a multiple of twice model.heads")
+        return self

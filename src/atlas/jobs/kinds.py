@@ -1,0 +1,36 @@
+"""Any run, whatever its kind."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from atlas.config.load import RunConfig, load_resolved
+from atlas.config.memory import MemoryConfig
+from atlas.engines.local import Progress
+from atlas.jobs.memory import resume_memory, start_memory
+from atlas.jobs.run import resume_run, start_run
+from atlas.jobs.running import Finished, Watch
+from atlas.runs.folder import RunFolder
+from atlas.runs.summary import read_summary
+
+
+def start_any(
+    config: RunConfig, parent: Path, watch: Watch | None = None, progress: Progress | None = None
+) -> Finished:
+    """Start a new run in a fresh folder under `parent`."""
+    if isinstance(config, MemoryConfig):
+        return start_memory(config, parent, watch, progress)
+    return start_run(config, parent, watch, progress)
+
+
+def resume_any(
+    path: Path, watch: Watch | None = None, progress: Progress | None = None
+) -> Finished:
+    """Go on with a run from its last saved round; of a finished run the summary is returned."""
+    folder = RunFolder.open(path)
+    if folder.summary.exists():
+        return Finished(folder, read_summary(folder.summary))
+    config = load_resolved(folder.config)
+    if isinstance(config, MemoryConfig):
+        return resume_memory(config, folder, watch, progress)
+    return resume_run(path, watch, progress)

@@ -1,0 +1,192 @@
+"""Memory runs in run folders: results, resuming, refusals."""
+
+import json
+import signal
+
+import jsonschema
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from atlas.backbones.omega import AtlasForCausalLM
+from atlas.build.memory import build_memory
+from atlas.cli import app
+from atlas.config.load import load_config
+from atlas.errors import InputError
+from atlas.jobs.kinds import resume_any, start_any
+from atlas.jobs.show import describe_run, list_runs
+from atlas.runs.events import read_events
+from atlas.runs.summary import read_summary, schema
+
+TINY = [
+    "threads=1", "task.vocabulary=16", "task.length=16", "task.pairs=2", "task.test=64",
+    "model.width=32", "model.blocks=1", "model.feed_forward=48", "model.window=3",
+    "train.steps=12", "train.round_steps=5", "train.observe_every=2", "train.lr=0.01",
+]  # fmt: skip
+
+
+def settings(*more):
+    return load_config("recall", [*TINY, *more])
+
+
+def without_times(summary):
+    plain = json.loads(json.dumps(summary))
+    for found in (plain, *plain["arms"].values()):
+        del found["seconds"]
+    return plain
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    return start_any(settings("arms=[memory,window,detached]"), tmp_path_factory.mktemp("runs"))
+
+
+def test_the_summary_is_as_described(finished):
+    summary = read_summary(finished.folder.summary)
+    jsonschema.validate(summary, schema("memory"))
+    assert list(summary["accuracy"]) == ["detached", "memory", "window"]
+    assert summary["steps"] == 12 and summary["chance"] == 1 / 8
+    assert summary["gates"]["floor"] == 0.05
+    gates = summary["gates"]["per_layer"]["layers.0"]
+    assert set(gates) == {"alpha", "eta", "theta", "mix"}
+    assert summary["gates"]["mean"] == pytest.approx(gates["mix"])
+    assert summary["state"]["norms"]["M"] > 0
+    arms = summary["arms"]
+    assert summary["parameters"] == arms["memory"]["parameters"] == arms["detached"]["parameters"]
+    assert arms["window"]["parameters"] == pytest.approx(summary["parameters"], rel=0.01)
+    assert len({arm["loss"] for arm in arms.values()}) == 3
+
+
+def test_events_and_pictures_tell_the_history(finished):
+    events = read_events(finished.folder.events)
+    rounds = [event for event in events if event["event"] == "round_finished"]
+    assert [event["step"] for event in rounds] == [5, 10, 12]
+    seen = [e for e in events if e["event"] == "trained" and e["arm"] == "memory"]
+    assert [event["step"] for event in seen] == [2, 4, 6, 8, 10, 12]
+    assert seen[0]["memory"]["layers.0/gate.mix.mean"] > 0.3
+    assert (finished.folder.plots / "training.png").stat().st_size > 10_000
+
+
+@pytest.mark.parametrize("arm", ["memory", "window"])
+def test_a_saved_model_answers_as_the_trained_one(finished, arm):
+    model = AtlasForCausalLM.from_pretrained(finished.folder.models / arm)
+    lines = build_memory(settings()).held_out("test")
+    with torch.no_grad():
+        right = model(lines.ids).logits.argmax(-1) == lines.targets
+    answers = int((lines.targets >= 0).sum())
+    assert int(right.sum()) / answers == finished.summary["accuracy"][arm]
+
+
+def test_the_same_seed_gives_the_same_bits_and_another_one_others(finished, tmp_path):
+    again = start_any(settings("arms=[memory,window,detached]"), tmp_path)
+    assert without_times(again.summary) == without_times(finished.summary)
+    other = start_any(settings("arms=[memory]", "seed=1"), tmp_path)
+    assert other.summary["arms"]["memory"] != finished.summary["arms"]["memory"]
+
+
+def test_an_arm_alone_is_the_same_as_beside_others(finished, tmp_path):
+    alone = start_any(settings("arms=[window]"), tmp_path).summary
+    hashes = [s["arms"]["window"]["weights_sha256"] for s in (alone, finished.summary)]
+    assert hashes[0] == hashes[1]
+    assert alone["gates"]["mean"] is None and alone["state"] == {"norms": {}, "per_layer": {}}
+
+
+class Broken(Exception):
+    pass
+
+
+@pytest.mark.parametrize("round_", [1, 2])
+def test_a_run_that_died_goes_on_to_the_same_bits(finished, tmp_path, round_):
+    def die(event, fields):
+        if event == "trained" and fields["round"] == round_ + 1:
+            raise Broken
+
+    config = settings("arms=[memory,window,detached]")
+    with pytest.raises(Broken):
+        start_any(config, tmp_path, die)
+    assert describe_run(finished.folder.__class__(tmp_path / "recall"))["done"] == round_
+    resumed = resume_any(tmp_path / "recall")
+    assert without_times(resumed.summary) == without_times(finished.summary)
+    numbers = [
+        e["round"] for e in read_events(resumed.folder.events) if e["event"] == "round_finished"
+    ]
+    assert numbers == [1, 2, 3]
+    assert resume_any(tmp_path / "recall").summary == read_summary(resumed.folder.summary)
+
+
+def test_a_stop_is_kept_until_the_round_is_saved(finished, tmp_path):
+    def interrupt(event, fields):
+        if event == "trained" and fields["step"] == 2 and fields["arm"] == "memory":
+            signal.raise_signal(signal.SIGINT)
+
+    stopped = start_any(settings("arms=[memory,window,detached]"), tmp_path, interrupt)
+    assert stopped.summary is None
+    assert describe_run(stopped.folder)["done"] == 1
+    resumed = resume_any(stopped.folder.path)
+    assert without_times(resumed.summary) == without_times(finished.summary)
+
+
+def test_a_round_of_another_model_is_refused(tmp_path):
+    def die(event, fields):
+        if event == "trained" and fields["round"] == 2:
+            raise Broken
+
+    with pytest.raises(Broken):
+        start_any(settings("arms=[memory]"), tmp_path, die)
+    config = tmp_path / "recall" / "config.yaml"
+    config.write_text(config.read_text().replace("feed_forward: 48", "feed_forward: 64"))
+    with pytest.raises(InputError, match="round 1 does not fit this run"):
+        resume_any(tmp_path / "recall")
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ("model.heads=3", "model.width: must be a multiple of twice model.heads"),
+        ("arms=[memory,memory]", "arms: each may be given once"),
+        ("arms=[memry]", "did you mean memory"),
+        ("train.mix_floor=[[0.5,0.1],[0.5,0.2]]", "mix_floor"),
+        ("train.mix_floor=[[0,1.0]]", "too large"),
+        ("task.pairs=40", "vocabulary: 16; allowed: at least 82"),
+        ("task.length=5", "length: 5; allowed: at least 8"),
+        ("model.rule.learner=newton-schulz", "allowed with gradient: chunk-start only"),
+        ("rounds=3", "rounds: unknown key"),
+    ],
+)
+def test_what_cannot_be_run_leaves_no_folder(tmp_path, change, words):
+    found = CliRunner().invoke(app, ["run", "recall", *TINY, change, "--out", str(tmp_path / "r")])
+    assert isinstance(found.exception, InputError)
+    assert words in str(found.exception)
+    assert not (tmp_path / "r").exists()
+
+
+def test_the_command_line_runs_shows_and_lists(tmp_path):
+    out = ["--out", str(tmp_path)]
+    ran = CliRunner().invoke(app, ["run", "recall", *TINY, *out])
+    assert ran.exit_code == 0, ran.output
+    for words in ("recall, 12 steps", "memory", "window", "chance", "12.5", "models:"):
+        assert words in ran.output
+    shown = CliRunner().invoke(app, ["show", "recall", "--json", *out])
+    jsonschema.validate(json.loads(shown.output), schema("memory"))
+    listed = CliRunner().invoke(app, ["show", *out])
+    assert "recall" in listed.output and "3/3" in listed.output
+    assert [row["kind"] for row in list_runs(tmp_path)] == ["memory"]
+
+
+@pytest.mark.parametrize(
+    "verb",
+    [
+        ["plan", "recall"],
+        ["compare", "recall", "seed=0,1"],
+        ["predict", "recall", "a text", "--client", "a"],
+        ["eval", "recall", "file.jsonl", "--client", "a"],
+        ["join", "recall", "file.jsonl"],
+    ],
+    ids=lambda verb: verb[0],
+)
+def test_verbs_of_federations_say_that_they_are(finished, verb):
+    place = str(finished.folder.path.parent)
+    more = [] if verb[0] == "plan" else ["--out", place]
+    found = CliRunner().invoke(app, [*verb, *more])
+    assert isinstance(found.exception, InputError)
+    assert "kind: memory; this needs a run of kind federation" in str(found.exception)
