@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from atlas.ops.leading import Leading
-from atlas.ops.lowrank import WORST_CONDITION, nearest_gauge
+from atlas.ops.lowrank import nearest_gauge, turned_into
 from atlas.ops.span import Layer
 
 TOGETHER = 512
@@ -55,17 +55,8 @@ def _nearest_gauges(part: Leading, own: Tensor) -> tuple[Tensor, Tensor]:
         part: Cut to the clients' rank r, one mixture for each client.
         own: What they hold [c, r, d_in].
     """
-    left, size, right = torch.linalg.svd(own @ part.right)
-    size = torch.maximum(size, _floors(own, part.sizes[:, 0])[:, None])
-    inverse = right.mT @ (left / size[:, None]).mT
-    return (left * size[:, None]) @ right @ part.right.mT, part.image @ inverse
-
-
-def _floors(own: Tensor, strongest: Tensor) -> Tensor:
-    """The least that singular values of a gauge may be, [c]."""
-    squares = torch.linalg.eigvalsh(own @ own.mT).clamp_min(0.0).sqrt()
-    floor = torch.maximum(0.5 * squares[:, 0], WORST_CONDITION * squares[:, -1])
-    return torch.where(squares[:, -1] > 0, floor, strongest.sqrt())
+    gauge, inverse = turned_into(part.right, own, part.sizes[:, 0])
+    return gauge @ part.right.mT, part.image @ inverse
 
 
 def _factors(leading: Leading, row: int, rank: int) -> tuple[Tensor, Tensor, Tensor]:

@@ -70,12 +70,12 @@ def svd_gauge(u: Tensor, s: Tensor, v: Tensor, a: Tensor) -> tuple[Tensor, Tenso
 def nearest_gauge(u: Tensor, s: Tensor, v: Tensor, a: Tensor) -> tuple[Tensor, Tensor]:
     r"""Factor U diag(s) V^T as B' A' with A' as near to `a` as that row space allows.
 
-    With an orthonormal basis Z of the wanted row space, the nearest A' is a Z Z^T, reached by the
-    gauge M = a Z; then B' = U diag(s) M^-1. Where the product has fewer dimensions than `a` has
-    rows, Z is filled up with what is left of `a`, so that spare rows stay where they are. If the
-    product is the client's own, A' and B' are its own factors, and they move continuously with
-    the product. Singular values of M are floored (half the least of `a`), which keeps B' bounded
-    when the new row space is nearly orthogonal to the old one; the product stays exact.
+    A' is `a` turned into the wanted row space, A' A'^T = a a^T (see `turned_into`). Turned, not
+    projected: a projection shortens whatever the new row space lacks, round after round, and B'
+    grows by as much, until no learning rate fits both. Where the product has fewer dimensions
+    than `a` has rows, the row space is filled up with what is left of `a`, so that spare rows stay
+    where they are. If the product is the client's own, A' and B' are its own factors, and they
+    move continuously with the product.
 
     Args:
         u: Left singular vectors [d_out, r].
@@ -94,16 +94,25 @@ def nearest_gauge(u: Tensor, s: Tensor, v: Tensor, a: Tensor) -> tuple[Tensor, T
         rest = a - (a @ basis) @ basis.T
         spare = torch.linalg.svd(rest, full_matrices=False).Vh[: a.shape[0] - rank].T
         basis = torch.cat([basis, spare], dim=1)
-    left, size, right = torch.linalg.svd(a @ basis)
-    size = size.clamp_min(_gauge_floor(a, s))
-    inverse = right.T @ (left / size).T
-    new_a = (left * size) @ right @ basis.T
-    new_b = (u[:, :rank] * s[:rank]) @ inverse[:rank]
-    return new_a, new_b
+    gauge, inverse = turned_into(basis, a, s[0])
+    return gauge @ basis.T, (u[:, :rank] * s[:rank]) @ inverse[:rank]
 
 
-def _gauge_floor(a: Tensor, s: Tensor) -> float:
-    own = torch.linalg.svdvals(a)
-    if float(own[0]) == 0.0:  # nothing to be near to: share the size between both factors
-        return float(s[0].sqrt())
-    return max(0.5 * float(own[-1]), WORST_CONDITION * float(own[0]))
+def turned_into(basis: Tensor, a: Tensor, strongest: Tensor) -> tuple[Tensor, Tensor]:
+    """The gauge M for which M Z^T is `a` turned into the row space of Z, and its inverse.
+
+    Of all M with M M^T = a a^T it is the one with M Z^T nearest to `a`: with a = L S V^T it is
+    L S O, O the orthogonal polar factor of S^2 V^T Z.
+
+    Args:
+        basis: Orthonormal columns Z [..., d_in, r].
+        a: [..., r, d_in]. A direction that it lacks gets `WORST_CONDITION` of its largest.
+        strongest: The largest singular value of the product, [...]: where `a` is nothing, both
+            factors share it.
+    """
+    left, size, right = torch.linalg.svd(a, full_matrices=False)
+    aim, _, toward = torch.linalg.svd(size.square()[..., None] * (right @ basis))
+    turn = aim @ toward
+    size = torch.maximum(size, WORST_CONDITION * size[..., :1])
+    size = torch.where(size > 0, size, strongest.sqrt()[..., None])
+    return (left * size[..., None, :]) @ turn, (left / size[..., None, :] @ turn).mT
