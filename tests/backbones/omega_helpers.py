@@ -26,6 +26,21 @@ KINDS = {
     "none": {"placement": "none"},
     "chunk-start": {"rule": {"gradient": "chunk-start", "chunk": 8, "queries": "projected"}},
     "continuum": {"feed_forward": "continuum"},
+    "projected": {"rule": {"chunk": 8, "queries": "projected"}},
+    "levels": {
+        "rule": {"gradient": "chunk-start", "chunk": 8},
+        "local_rules": [
+            {"gradient": "chunk-start", "chunk": 2, "queries": "projected"},
+            {"gradient": "chunk-start", "chunk": 3},
+        ],
+        "local_shard": 5,
+    },
+    "levels-context": {
+        "placement": "context",
+        "feature_degree": 2,
+        "local_rules": [{"chunk": 8, "queries": "projected"}],
+        "local_shard": 4,
+    },
 }
 
 

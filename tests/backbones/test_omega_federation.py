@@ -34,7 +34,9 @@ def echo_client(name, seed):
     return ClientData(name, ECHO, some(8), some(4), some(6), ECHO.name)
 
 
-@pytest.mark.parametrize("kind", ["gate", "omega", "context", "layer", "none", "chunk-start"])
+@pytest.mark.parametrize(
+    "kind", ["gate", "omega", "context", "layer", "none", "chunk-start", "levels"]
+)
 def test_block_by_block_and_packed_are_the_model(kind, tmp_path, tools):
     folder = save_backbone(tmp_path / kind, kind)
     backbone = load_backbone(str(folder), dtype=torch.float64)

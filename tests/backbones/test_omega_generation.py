@@ -63,8 +63,10 @@ def test_an_unread_state_and_one_of_another_model(tmp_path):
     AtlasCache().save(tmp_path / "empty.safetensors")
     assert AtlasCache.load(tmp_path / "empty.safetensors", make_model()).get_seq_length() == 0
     make_model("none")(draw_ids()).past_key_values.save(tmp_path / "other.safetensors")
-    with pytest.raises(InputError, match="another model"):
-        AtlasCache.load(tmp_path / "other.safetensors", make_model())
+    make_model("levels")(draw_ids()).past_key_values.save(tmp_path / "more.safetensors")
+    for name in ("other", "more"):
+        with pytest.raises(InputError, match="another model"):
+            AtlasCache.load(tmp_path / f"{name}.safetensors", make_model())
 
 
 def test_generation_goes_on_from_a_given_state():
@@ -88,8 +90,9 @@ def test_new_tokens_alone_go_on_from_a_state_and_none_is_left_out():
     assert torch.equal(found.sequences[:, -NEW:], whole)
 
 
-def test_beams_take_their_states_with_them():
-    model, ids = make_model(), draw_ids()
+@pytest.mark.parametrize("kind", ["gate", "levels"])
+def test_beams_take_their_states_with_them(kind):
+    model, ids = make_model(kind), draw_ids()
     settings = {"num_beams": 3, "max_new_tokens": NEW, "do_sample": False}
     found = model.generate(ids, **settings)
     assert torch.equal(found, model.generate(ids, use_cache=False, **settings))
@@ -107,7 +110,7 @@ def padded(rows, *, left):
 ROWS = [draw_ids(1, length, seed=length)[0] for length in (4, 9, 7)]
 
 
-@pytest.mark.parametrize("kind", ["gate", "omega", "layer", "none"])
+@pytest.mark.parametrize("kind", ["gate", "omega", "layer", "none", "projected"])
 def test_prompts_padded_on_the_left_are_each_read_alone(kind):
     model = make_model(kind, pad_token_id=0)
     ids, mask = padded(ROWS, left=True)
@@ -118,7 +121,7 @@ def test_prompts_padded_on_the_left_are_each_read_alone(kind):
     assert off(logits[0, -4:], model(ROWS[0][None]).logits[0]) < 1e-10
 
 
-@pytest.mark.parametrize("kind", ["context", "chunk-start", "continuum"])
+@pytest.mark.parametrize("kind", ["context", "chunk-start", "continuum", "levels"])
 def test_padding_on_the_left_is_refused_where_it_would_count(kind):
     ids, mask = padded(ROWS, left=True)
     with pytest.raises(ValueError, match="pad on the right"):

@@ -39,11 +39,13 @@ def assert_fresh_memory(model):
         assert starts == {"alpha": -4.0, "eta": 0.0, "theta": 1.0, "gamma": 1.0}
         assert all(0.01 < float(g.weight.detach().std()) < 0.03 for g in memory.gates.children())
         assert not memory.initial.any()
+        assert not memory.local_initial.any()
         assert 0.2 < float(memory.convolution.weight.detach().std()) < 0.4
 
 
 def test_a_fresh_memory_starts_where_it_should(tmp_path):
-    omega = {**SMALL, **KINDS["omega"]}
+    local = {"local_rules": [{"window": 3}], "local_shard": 4}
+    omega = {**SMALL, **KINDS["omega"], **local}
     assert_fresh_memory(AtlasForCausalLM(AtlasConfig(**omega)))
     window = make_model("none", torch.float32)
     window.save_pretrained(tmp_path)
@@ -94,6 +96,17 @@ def test_a_body_serves_a_classifier(tmp_path):
         ({"rule": {"speed": 3}}, "speed"),
         ({"gate_floors": {"beta": 0.1}}, "beta"),
         ({"placement": "beside"}, "placement"),
+        ({"local_shard": 4}, "local_shard: 4; allowed: a number with local_rules"),
+        ({"local_rules": [{}]}, "local_shard: None; allowed"),
+        (
+            {"local_rules": [{}, {"speed": 3}], "local_shard": 4},
+            r"local_rules\[1\]: speed; allowed",
+        ),
+        ({"local_rules": [{"chunk": 0}], "local_shard": 4}, r"local_rules\[0\].chunk: 0; allowed"),
+        (
+            {"local_rules": [{"window": 2}], "local_shard": 4},
+            r"local_rules\[0\].window: 2; allowed",
+        ),
     ],
 )
 def test_settings_of_no_model_are_refused(changes, message):
@@ -149,8 +162,9 @@ def test_half_precision_is_finite_and_near(kind):
         assert out.past_key_values.states[0].layer.branch.memory.memory.dtype == torch.float32
 
 
-def test_measures_are_there_when_asked_for():
-    model, ids = make_model(), draw_ids()
+@pytest.mark.parametrize("kind", ["gate", "levels"])
+def test_measures_are_there_when_asked_for(kind):
+    model, ids = make_model(kind), draw_ids()
     assert model(ids).memory is None
     plain = model(ids, output_memory=True, output_hidden_states=True)
     assert len(plain.hidden_states) == 3
@@ -161,8 +175,9 @@ def test_measures_are_there_when_asked_for():
     assert off(held.logits, plain.logits) > 1e-3
 
 
-def test_lora_trains_on_it():
-    model = make_model(dtype=torch.float32)
+@pytest.mark.parametrize("kind", ["gate", "levels"])
+def test_lora_trains_on_it(kind):
+    model = make_model(kind, torch.float32)
     frozen = {name: p.clone() for name, p in model.named_parameters()}
     names = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
     tuned = get_peft_model(model, LoraConfig(r=4, target_modules=names, task_type="CAUSAL_LM"))

@@ -2,10 +2,10 @@
 
 import torch
 
-from atlas.memory.branch import MemorySettings
 from atlas.memory.heads import Heads
 from atlas.memory.layer import LayerSettings, MemoryLayer
 from atlas.memory.rule import Rule
+from atlas.memory.settings import MemorySettings
 
 HEADS = Heads(2, 6)
 WIDTH = HEADS.total
@@ -18,14 +18,33 @@ RULES = {
     "everything": Rule(
         gradient="chunk-start", chunk=8, window=3, learner="newton-schulz", queries="projected"
     ),
+    "projected": Rule(chunk=8, queries="projected"),
+}
+LEVELS = {
+    "rule": Rule(gradient="chunk-start", chunk=12),
+    "local_rules": (
+        Rule(gradient="chunk-start", chunk=2, queries="projected"),
+        Rule(gradient="chunk-start", chunk=3),
+        Rule(chunk=8, queries="projected"),
+    ),
+    "local_shard": 8,
+}
+MEMORIES = {
+    **{name: {"rule": rule} for name, rule in RULES.items()},
+    "levels": LEVELS,
+    "omega-levels": {
+        "rule": RULES["omega"],
+        "local_rules": (Rule("chunk-start", chunk=4, window=3, queries="projected"),),
+        "local_shard": 7,
+    },
 }
 
 
-def make_layer(placement="gate", rule="exact", *, gradient="full", degree=1, seed=0, **changes):
+def make_layer(placement="gate", memory="exact", *, gradient="full", degree=1, seed=0, **changes):
     settings = LayerSettings(
         HEADS,
         placement=placement,
-        memory=MemorySettings(rule=RULES[rule], degree=degree, gradient=gradient),
+        memory=MemorySettings(**MEMORIES[memory], degree=degree, gradient=gradient),
         **{"window": 5, "persistent": 2, "segment": 7, **changes},
     )
     generator = torch.Generator().manual_seed(seed)

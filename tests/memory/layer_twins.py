@@ -6,7 +6,7 @@ from torch.nn.functional import conv1d, normalize, rms_norm, silu
 from atlas.memory.naive import run_naive
 from atlas.memory.rule import Tokens
 from atlas.memory.state import initial_state
-from tests.memory.layer_helpers import HEADS, RULES, WIDTH
+from tests.memory.layer_helpers import HEADS, WIDTH
 
 
 def turned(x, base):
@@ -36,8 +36,41 @@ def dense_attention(layer, x, persistent, context=None):
     return HEADS.join(weights @ torch.cat(values, 2))
 
 
-def plain_memory(layer, x, memory, rule):
-    """Projection, convolution by the library, SiLU, unit q and k, gates, and the token loop."""
+def plain_memory(layer, x, memory):
+    """What the memories say, and M of the whole text after it."""
+    settings, tokens = layer.settings.memory, plain_tokens(layer, x)
+    out, state = run_naive(tokens, initial_state(memory, settings.rule), settings.rule)
+    for i, rule in enumerate(settings.local_rules):
+        out = out + plain_local(tokens, layer.memory.local_initial[i], rule, settings.local_shard)
+    return HEADS.join(out), state.memory
+
+
+def plain_local(tokens, start, rule, shard):
+    """A local memory with a window of one token, token by token, from nothing but its formulas."""
+    assert (rule.window, rule.weighting, rule.read, rule.learner) == (
+        1,
+        "added",
+        "after",
+        "momentum",
+    )
+    outputs = []
+    for t in range(tokens.length):
+        place = t % shard
+        if place == 0:
+            memory, momentum, seen = start, 0.0, 0.0
+        if rule.gradient == "exact" or place % rule.chunk == 0:
+            measured = memory
+        q, k, v = (part[:, :, t : t + 1] for part in tokens[:3])
+        alpha, eta, theta = (part[:, :, t, None, None] for part in tokens[3:6])
+        momentum = eta * momentum - theta * k.mT @ (k @ measured - v)
+        memory = (1 - alpha) * memory + (1 - eta) * momentum
+        seen = seen + k.mT @ k
+        outputs.append((q if rule.queries == "plain" else q @ seen) @ memory)
+    return torch.cat(outputs, 2)
+
+
+def plain_tokens(layer, x):
+    """Projection, convolution by the library, SiLU, unit q and k, gates."""
     own = layer.memory
     kernel = own.convolution.weight.T[:, None]
     mixed = torch.cat([p(x) for p in (own.q_proj, own.k_proj, own.v_proj)], -1).mT
@@ -47,18 +80,16 @@ def plain_memory(layer, x, memory, rule):
         (x @ gate.weight.T + gate.bias).sigmoid().mT
         for gate in (own.gates.alpha, own.gates.eta, own.gates.theta)
     ]
-    tokens = Tokens(normalize(q, dim=-1), normalize(k, dim=-1), v, *gates)
-    out, state = run_naive(tokens, initial_state(memory, rule), rule)
-    return HEADS.join(out), state.memory
+    return Tokens(normalize(q, dim=-1), normalize(k, dim=-1), v, *gates)
 
 
 def by_gate(layer, x, persistent, begun):
-    known, _ = plain_memory(layer, x, begun, RULES["exact"])
+    known, _ = plain_memory(layer, x, begun)
     return blended(layer, x, dense_attention(layer, x, persistent), known)
 
 
 def by_layer(layer, x, persistent, begun):
-    known, _ = plain_memory(layer, x, begun, RULES["exact"])
+    known, _ = plain_memory(layer, x, begun)
     share = (x @ layer.share_proj.weight.T).sigmoid()
     read = rms_norm(x + share * normed(known, layer.memory_norm), (WIDTH,), eps=1e-6)
     return normed(dense_attention(layer, read, persistent), layer.attention_norm)
@@ -74,7 +105,7 @@ def by_context(layer, x, persistent, begun):
         so_far = x[:, : recalled.shape[1]]
         new = dense_attention(layer, so_far, persistent, recalled)[:, begin:]
         seen = torch.cat([seen, new], 1)
-        known, asked = plain_memory(layer, seen, begun, RULES["exact"])
+        known, asked = plain_memory(layer, seen, begun)
     return blended(layer, x, seen, known)
 
 

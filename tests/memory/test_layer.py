@@ -8,7 +8,7 @@ from atlas.memory.gates import BIASES, Floors
 from atlas.memory.manner import Manner
 from tests.memory.layer_helpers import (
     LENGTH,
-    RULES,
+    MEMORIES,
     draw_tokens,
     largest,
     make_layer,
@@ -33,11 +33,12 @@ def test_window_attention_is_the_dense_one_with_absolute_places(length, window):
 @pytest.mark.parametrize(
     ("placement", "formula"), [("gate", by_gate), ("layer", by_layer), ("context", by_context)]
 )
-def test_the_layer_is_its_formula(placement, formula):
-    layer, x = make_layer(placement), draw_tokens()
+@pytest.mark.parametrize("memory", ["exact", "levels"])
+def test_the_layer_is_its_formula(placement, formula, memory):
+    layer, x = make_layer(placement, memory), draw_tokens()
     persistent = layer.persistent.expand(2, -1, -1)
     start = layer.memory.initial.expand(2, -1, -1, -1)
-    _, begun = plain_memory(layer, persistent, start, RULES["exact"])
+    _, begun = plain_memory(layer, persistent, start)
     wanted = formula(layer, x, persistent, begun) @ layer.o_proj.weight.T
     assert largest(layer(x)[0] - wanted) < 1e-11
 
@@ -71,10 +72,10 @@ def test_the_convolution_sees_what_came_before_and_nothing_after():
     assert moved.tolist() == [False] * 5 + [True] * 4
 
 
-@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("memory", MEMORIES)
 @pytest.mark.parametrize("placement", PLACEMENTS)
-def test_a_text_in_pieces_is_the_whole_text(placement, rule):
-    layer, x = make_layer(placement, rule), draw_tokens()
+def test_a_text_in_pieces_is_the_whole_text(placement, memory):
+    layer, x = make_layer(placement, memory), draw_tokens()
     whole, state = read_in_pieces(layer, x)
     assert state.position == LENGTH
     for cuts in ([13], [1, 2, 20], list(range(1, LENGTH))):
@@ -92,9 +93,10 @@ def _tensors(state):
             yield from _tensors(part)
 
 
+@pytest.mark.parametrize("memory", ["omega", "levels"])
 @pytest.mark.parametrize("placement", PLACEMENTS)
-def test_gradients_of_a_text_in_pieces_are_those_of_the_whole(placement):
-    layer, x = make_layer(placement, "omega", degree=2), draw_tokens()
+def test_gradients_of_a_text_in_pieces_are_those_of_the_whole(placement, memory):
+    layer, x = make_layer(placement, memory, degree=2), draw_tokens()
     weights = draw_tokens(seed=5)
     found = []
     for cuts in ((), (3, 11, 12)):
@@ -104,9 +106,10 @@ def test_gradients_of_a_text_in_pieces_are_those_of_the_whole(placement):
         assert largest(one - other) < 1e-10 * max(1.0, largest(one))
 
 
+@pytest.mark.parametrize("memory", ["exact", "projected", "levels"])
 @pytest.mark.parametrize("placement", PLACEMENTS)
-def test_no_token_looks_ahead(placement):
-    layer, x = make_layer(placement), draw_tokens()
+def test_no_token_looks_ahead(placement, memory):
+    layer, x = make_layer(placement, memory), draw_tokens()
     changed = x.clone()
     changed[:, 17] += 1
     moved = largest_by_token(layer(changed)[0] - layer(x)[0])
@@ -139,19 +142,19 @@ def test_persistent_tokens_are_in_sight_of_every_token(placement):
     assert largest_by_token(layer(x)[0] - before).min() > 1e-4
 
 
-@pytest.mark.parametrize(("placement", "rule"), [(p, r) for p in PLACEMENTS for r in RULES])
-def test_padding_before_a_text_changes_nothing_or_is_declared_to(placement, rule):
-    layer, x = make_layer(placement, rule, degree=2), draw_tokens()
+@pytest.mark.parametrize(("placement", "memory"), [(p, m) for p in PLACEMENTS for m in MEMORIES])
+def test_padding_before_a_text_changes_nothing_or_is_declared_to(placement, memory):
+    layer, x = make_layer(placement, memory, degree=2), draw_tokens()
     padded = torch.cat([draw_tokens(length=3, seed=9), x], 1)
     real = torch.arange(LENGTH + 3).expand(2, -1) >= 3
     moved = largest(layer(padded, None, real)[0][:, 3:] - layer(x)[0])
     assert (moved < 1e-10) == layer.settings.padding_before
 
 
-@pytest.mark.parametrize("rule", ["exact", "omega", "everything"])
+@pytest.mark.parametrize("memory", MEMORIES)
 @pytest.mark.parametrize("placement", PLACEMENTS)
-def test_gradients_reach_every_gate_and_projection(placement, rule):
-    layer = make_layer(placement, rule, degree=2)
+def test_gradients_reach_every_gate_and_projection(placement, memory):
+    layer = make_layer(placement, memory, degree=2)
     (layer(draw_tokens())[0] * draw_tokens(seed=5)).sum().backward()
     for name, parameter in layer.named_parameters():
         assert parameter.grad is not None, name
@@ -161,11 +164,12 @@ def test_gradients_reach_every_gate_and_projection(placement, rule):
 def test_a_detached_memory_learns_to_read_and_not_to_write():
     gradients = {}
     for gradient in ("full", "detached"):
-        layer = make_layer("gate", "omega", gradient=gradient)
+        layer = make_layer("gate", "omega-levels", gradient=gradient)
         output, _ = layer(draw_tokens())
         (output * draw_tokens(seed=5)).sum().backward()
         gradients[gradient] = {name: p.grad for name, p in layer.named_parameters()}
-    writing = ["memory.k_proj.weight", "memory.v_proj.weight", "memory.initial"]
+    writing = ["memory.k_proj.weight", "memory.v_proj.weight"]
+    writing += ["memory.initial", "memory.local_initial"]
     writing += [f"memory.gates.{gate}.weight" for gate in BIASES]
     for name in writing:
         assert gradients["detached"][name] is None or largest(gradients["detached"][name]) == 0

@@ -17,10 +17,10 @@ from tests.memory.rule_helpers import assert_equal_runs, draw
 PLACEMENTS = ["gate", "context", "layer", "none"]
 
 
-@pytest.mark.parametrize("rule", ["exact", "everything"])
+@pytest.mark.parametrize("memory", ["exact", "everything", "levels"])
 @pytest.mark.parametrize("placement", PLACEMENTS)
-def test_a_saved_state_goes_on_identically(placement, rule, tmp_path):
-    layer, x = make_layer(placement, rule), draw_tokens()
+def test_a_saved_state_goes_on_identically(placement, memory, tmp_path):
+    layer, x = make_layer(placement, memory), draw_tokens()
     _, state = layer(x[:, :10])
     save_file(to_flat(state, "layer"), tmp_path / "state.safetensors")
     flat = load_file(tmp_path / "state.safetensors")
@@ -36,6 +36,9 @@ def test_a_state_of_another_layer_is_refused():
         from_flat(state, make_layer("gate").start(1))
     with pytest.raises(InputError, match="window.keys"):
         from_flat(state, make_layer("none", window=9).start(1))
+    state = to_flat(make_layer("gate", "levels")(draw_tokens())[1])
+    with pytest.raises(InputError, match=r"has branch\.local\.0"):
+        from_flat(state, make_layer("gate", "chunk-start").start(1))
 
 
 def test_a_detached_state_ends_gradients():
@@ -50,8 +53,8 @@ def test_a_detached_state_ends_gradients():
     assert reached[1] == 0
 
 
-def block_of(placement, levels=None):
-    layer = make_layer(placement)
+def block_of(placement, levels=None, memory="exact"):
+    layer = make_layer(placement, memory)
     part = SwiGLU(WIDTH, 8) if levels is None else ContinuumFeedForward(WIDTH, 8, 4, levels)
     part = part.double()
 
@@ -64,10 +67,13 @@ def block_of(placement, levels=None):
     return layer, part, read
 
 
-@pytest.mark.parametrize("levels", [None, 2])
-def test_some_sequences_start_again_while_others_go_on(levels):
-    layer, part, read = block_of("gate", levels)
-    x, more = draw_tokens(length=16), draw_tokens(seed=3)
+@pytest.mark.parametrize(
+    ("levels", "memory", "length"),
+    [(None, "exact", 16), (2, "exact", 16), (None, "levels", 24), (None, "omega-levels", 14)],
+)
+def test_some_sequences_start_again_while_others_go_on(levels, memory, length):
+    layer, part, read = block_of("gate", levels, memory)
+    x, more = draw_tokens(length=length), draw_tokens(seed=3)
     _, state = read(x)
     fresh = BlockState(layer.start(2), part.start(2))
     output, _ = read(more, restarted(state, fresh, torch.tensor([True, False])))
@@ -76,9 +82,12 @@ def test_some_sequences_start_again_while_others_go_on(levels):
     assert largest(output[1:] - read(more[1:])[0]) > 1e-3
 
 
-@pytest.mark.parametrize(("placement", "levels"), [("context", None), ("gate", 1)])
-def test_nobody_starts_within_a_segment_or_period(placement, levels):
-    layer, part, read = block_of(placement, levels)
+@pytest.mark.parametrize(
+    ("placement", "levels", "memory"),
+    [("context", None, "exact"), ("gate", 1, "exact"), ("gate", None, "omega-levels")],
+)
+def test_nobody_starts_within_a_segment_period_or_shard(placement, levels, memory):
+    layer, part, read = block_of(placement, levels, memory)
     fresh = BlockState(layer.start(2), part.start(2))
     _, state = read(draw_tokens(length=5))
     with pytest.raises(ValueError, match="within"):

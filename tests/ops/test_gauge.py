@@ -86,7 +86,7 @@ def test_many_clients_at_a_time_get_what_each_would_get():
 
 
 def factors_after(rounds, gauge):
-    """Small changes of one's own, then the mean, again and again: sizes of A and B, unequal ranks."""
+    """Sizes of A and B once clients of unequal ranks changed and took the mean so many times."""
     ranks, base = [2, 4, 12], normal(12, 32) / 32**0.5
     a, b = [base[:r].clone() for r in ranks], [0.1 * normal(32, r) for r in ranks]
     for _ in range(rounds):

@@ -1,9 +1,10 @@
-"""The memory of a layer: tokens become keys, values, queries and gates, and a rule reads them."""
+"""The memory of a layer: tokens become keys, values, queries and gates, and rules read them.
+
+There is one memory of the whole text and any number of local ones, none by default (see `levels`).
+All are given the same tokens and gates, each has a rule and a start of its own.
+"""
 
 from __future__ import annotations
-
-from dataclasses import dataclass
-from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -14,30 +15,17 @@ from atlas.memory.convolution import CausalConvolution
 from atlas.memory.features import feature_size, features, initial_amplitudes, unit_features
 from atlas.memory.gates import Gates, MemoryGates
 from atlas.memory.heads import Heads
+from atlas.memory.levels import (
+    LevelsState,
+    LevelTokens,
+    detach_levels,
+    initial_levels,
+    run_levels,
+)
 from atlas.memory.manner import Manner
-from atlas.memory.rule import Rule, Tokens
-from atlas.memory.run import run_rule
-from atlas.memory.state import detach, initial_state
-
-Gradient = Literal["full", "detached"]
-
-
-@dataclass(frozen=True)
-class MemorySettings:
-    """What kind of memory.
-
-    Attributes:
-        rule: What it does with a token.
-        convolution: Tokens that each channel of q, k, v sees.
-        degree: Of the polynomial features of q and k; one is q and k themselves.
-        gradient: `detached`: what is written, and how, gets no gradient, only reading does. A
-            control: memories that were written outside the graph never learned to write.
-    """
-
-    rule: Rule = Rule()
-    convolution: int = 4
-    degree: int = 1
-    gradient: Gradient = "full"
+from atlas.memory.rule import Tokens
+from atlas.memory.settings import MemorySettings
+from atlas.memory.state import initial_state
 
 
 class MemoryBranch(nn.Module):
@@ -54,14 +42,19 @@ class MemoryBranch(nn.Module):
         self.gates = MemoryGates(heads.total, heads.count, settings.rule.window)
         d_k = heads.width if settings.degree == 1 else feature_size(heads.width, settings.degree)
         self.initial = nn.Parameter(torch.empty(heads.count, d_k, heads.width))
+        if settings.local_rules:
+            every = (len(settings.local_rules), *self.initial.shape)
+            self.local_initial = nn.Parameter(torch.empty(every))
         if settings.degree > 1:
             # Learned as a change of where they start, so that every start is zero.
             self.amplitude_change = nn.Parameter(torch.empty(settings.degree + 1))
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """A memory that holds nothing, and features that are those of exp(q . k)."""
+        """Memories that hold nothing, and features that are those of exp(q . k)."""
         nn.init.zeros_(self.initial)
+        if self.settings.local_rules:
+            nn.init.zeros_(self.local_initial)
         if self.settings.degree > 1:
             nn.init.zeros_(self.amplitude_change)
 
@@ -69,7 +62,8 @@ class MemoryBranch(nn.Module):
         """The state before the first token, after the persistent ones were read.
 
         They decide where the memory starts, and what it projects queries onto. The text begins a
-        chunk, a convolution and a momentum of its own, so padding before it changes nothing.
+        chunk, a convolution and a momentum of its own, so padding before it changes nothing. Local
+        memories begin the text as they begin every shard, where they learned to.
 
         Args:
             persistent: The persistent tokens of every sequence, [B, P, D].
@@ -77,7 +71,8 @@ class MemoryBranch(nn.Module):
         """
         rule, batch = self.settings.rule, len(persistent)
         memory = self.initial.expand(batch, *self.initial.shape)
-        state = BranchState(initial_state(memory, rule), self.convolution.start(batch))
+        levels = initial_levels(memory, self._local_starts(), self.settings.levels)
+        state = BranchState(levels.shared, self.convolution.start(batch), levels.local)
         if not persistent.shape[1]:
             return state
         real = torch.ones(persistent.shape[:2], dtype=torch.bool, device=persistent.device)
@@ -114,17 +109,27 @@ class MemoryBranch(nn.Module):
             theta=gates.theta * here,
             gamma=gates.gamma,
         )
-        memory = state.memory
-        if self.settings.gradient == "detached":
-            tokens = tokens.each(lambda part: part.detach())._replace(queries=tokens.queries)
-            memory = detach(memory)
-        out, memory = run_rule(tokens, memory, self.settings.rule)
-        return self.heads.join(out), BranchState(memory, tail), gates
+        out, after = self._follow(tokens, LevelsState(state.memory, state.local))
+        return self.heads.join(out), BranchState(after.shared, tail, after.local), gates
 
     def recall(self, x: Tensor, memory: Tensor) -> Tensor:
         """What M [B, H, d_k, d] answers to tokens [B, T, D], nothing being written: [B, T, H d]."""
         queries = self._queries(self.heads.split(silu(self.q_proj(x))))
         return self.heads.join((queries.to(memory.dtype) @ memory).to(x.dtype))
+
+    def _follow(self, tokens: Tokens, state: LevelsState) -> tuple[Tensor, LevelsState]:
+        """What all memories say together, [B, H, T, d], and their states after it."""
+        starts = self._local_starts()
+        if self.settings.gradient == "detached":
+            tokens = tokens.each(lambda part: part.detach())._replace(queries=tokens.queries)
+            starts = tuple(own.detach() for own in starts)
+            state = detach_levels(state)
+        each = LevelTokens(tokens, (tokens,) * len(starts))
+        return run_levels(each, starts, state, self.settings.levels)
+
+    def _local_starts(self) -> tuple[Tensor, ...]:
+        """[H, d_k, d] for each local memory."""
+        return self.local_initial.unbind() if self.settings.local_rules else ()
 
     def _queries(self, x: Tensor) -> Tensor:
         unit = _unit(x)

@@ -39,10 +39,22 @@ class WindowState(NamedTuple):
 
 
 class BranchState(NamedTuple):
-    """A memory, and the last inputs of the convolution before it [B, width - 1, 3 H d]."""
+    """All that a memory carries.
+
+    Attributes:
+        memory: Of the whole text.
+        tail: The last inputs of the convolution before it, [B, width - 1, 3 H d].
+        local: Memories of the open shard (see `levels`).
+    """
 
     memory: MemoryState
     tail: Tensor
+    local: tuple[MemoryState, ...] = ()
+
+    @property
+    def memories(self) -> tuple[MemoryState, ...]:
+        """All of them, that of the whole text first."""
+        return (self.memory, *self.local)
 
 
 class LayerState(NamedTuple):
@@ -94,15 +106,17 @@ def restarted(state: BlockState, fresh: BlockState, rows: Tensor) -> BlockState:
         rows: Which sequences start again, bool [B].
 
     Raises:
-        ValueError: The state is within a chunk, segment or period whose place counts, so that the
-            restarted sequences would be given a shorter first one than a new sequence has.
+        ValueError: The state is within a chunk, shard, segment or period whose place counts, so
+            that the restarted sequences would be given a shorter first one than a new one has.
     """
     layer = state.layer
     opened = [layer.offset, *(level.offset for level in state.levels or ())]
-    if layer.branch is not None:
+    if layer.branch is not None and fresh.layer.branch is not None:
         opened.append(layer.branch.memory.offset)
+        shards = zip(layer.branch.local, fresh.layer.branch.local, strict=True)
+        opened.extend(own.position - new.position for own, new in shards)
     if any(opened):
-        raise ValueError("within a chunk, segment or period; restart where one begins")
+        raise ValueError("within a chunk, shard, segment or period; restart where one begins")
     return cast(BlockState, _choose(state, fresh, rows))
 
 
@@ -127,9 +141,15 @@ def from_flat(flat: Mapping[str, Tensor], like: State, prefix: str = "") -> Stat
         prefix: As it was written.
 
     Raises:
-        InputError: A part is missing or of another size than the model's.
+        InputError: A part is missing, of another size than the model's, or none of the model's.
     """
-    return cast(State, _fill(flat, like, prefix.removesuffix(".")))
+    prefix = prefix.removesuffix(".")
+    state = _fill(flat, like, prefix)
+    known = {name for name, _ in _leaves(like, prefix)}
+    for name in flat:
+        if name not in known and (not prefix or name.startswith(f"{prefix}.")):
+            raise InputError(f"the state has {name}; it was made by another model")
+    return cast(State, state)
 
 
 def _walk(state: object, change: Callable[[Tensor], Tensor]) -> object:

@@ -10,7 +10,7 @@ from what it is after reading them. Both are part of the state, so cutting a seq
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
 import torch
@@ -18,12 +18,14 @@ from torch import Tensor, nn
 
 from atlas.errors import InputError
 from atlas.memory.attention import WindowAttention
-from atlas.memory.branch import MemoryBranch, MemorySettings
+from atlas.memory.branch import MemoryBranch
 from atlas.memory.carried import LayerState
 from atlas.memory.heads import Heads
 from atlas.memory.manner import PLAIN, Manner
 from atlas.memory.mixture import PLACEMENTS, Mixed, Parts, Reading
 from atlas.memory.observe import LayerView
+from atlas.memory.schedule import Stage
+from atlas.memory.settings import MemorySettings
 
 PlacementName = Literal["gate", "context", "layer", "none"]
 PERSISTENT_SPREAD = 0.02
@@ -66,10 +68,14 @@ class LayerSettings:
 
     @property
     def padding_before(self) -> bool:
-        """Whether padding before a text changes nothing: it must not move chunks or segments."""
+        """Whether padding before a text changes nothing: it must not move where things begin.
+
+        Chunks, shards and segments are counted from the start of what is read.
+        """
         if self.placement == "none":
             return True
-        return self.placement != "context" and self.memory.rule.gradient == "exact"
+        counted = self.memory.rule.gradient == "chunk-start" or bool(self.memory.local_rules)
+        return self.placement != "context" and not counted
 
 
 class MemoryLayer(nn.Module):
@@ -94,6 +100,16 @@ class MemoryLayer(nn.Module):
     def reset_parameters(self) -> None:
         """Draw the persistent tokens."""
         nn.init.normal_(self.persistent, std=PERSISTENT_SPREAD)
+
+    def set_chunks(self, stage: Stage) -> None:
+        """Read in the chunks of a stage from now on; no weight changes.
+
+        Raises:
+            InputError: The layer's memories cannot have such chunks.
+        """
+        self.settings = replace(self.settings, memory=self.settings.memory.at(stage))
+        if self.memory is not None:
+            self.memory.settings = self.settings.memory
 
     def start(self, batch: int, manner: Manner = PLAIN) -> LayerState:
         """The state before the first token of `batch` sequences; gradients reach what it is of."""
@@ -155,12 +171,12 @@ class MemoryLayer(nn.Module):
 
 def _view(before: LayerState, mixed: Mixed, manner: Manner) -> LayerView:
     assert before.branch is not None and mixed.state.branch is not None
-    after = mixed.state.branch.memory
+    after = mixed.state.branch.memories
     gates = mixed.gates.named() | {"mix": mixed.share}
     return LayerView(
-        memory=[after.memory],
-        before=[before.branch.memory.memory],
-        momentum=[after.momentum],
+        memory=[own.memory for own in after],
+        before=[own.memory for own in before.branch.memories],
+        momentum=[own.momentum for own in after],
         retention=1 - mixed.gates.alpha,
         gates=gates,
         floors={n: floor for n, floor in manner.floors._asdict().items() if n in gates},

@@ -37,7 +37,11 @@ class Levels:
 
 
 class LevelsState(NamedTuple):
-    """One state for each memory; `position` of a local one counts from the start of its shard."""
+    """One state for each memory.
+
+    `position` of a local one counts from the start of its shard; where the next token begins a
+    shard, as the first of a text does, it is the length of a shard.
+    """
 
     shared: MemoryState
     local: tuple[MemoryState, ...]
@@ -59,7 +63,9 @@ def initial_levels(memory: Tensor, starts: Sequence[Tensor], levels: Levels) -> 
         levels: The rules.
     """
     pairs = zip(starts, levels.local, strict=True)
-    local = tuple(_fresh(start, len(memory), rule) for start, rule in pairs)
+    local = tuple(
+        _fresh(start, len(memory), rule)._replace(position=levels.shard) for start, rule in pairs
+    )
     return LevelsState(initial_state(memory, levels.shared), local)
 
 
@@ -95,7 +101,16 @@ def run_levels(
 
     Returns:
         Outputs [B, H, T, d_v] and the state after the last token.
+
+    Raises:
+        InputError: The state is further into a chunk than the rule's chunks are long.
     """
+    for own, rule in zip((state.shared, *state.local), (levels.shared, *levels.local), strict=True):
+        if own.offset >= rule.chunk:
+            raise InputError(
+                f"the state is {own.offset} tokens into a chunk; allowed: less than the rule's "
+                f"chunk of {rule.chunk}. It was made with other chunks: start the text anew"
+            )
     output, shared = run_rule(tokens.shared, state.shared, levels.shared)
     return _add_local(
         output,
@@ -125,8 +140,9 @@ def run_levels_naive(
 def _add_local(
     output: Tensor, shared: MemoryState, local: list[tuple[Tensor, MemoryState]]
 ) -> tuple[Tensor, LevelsState]:
-    total = torch.stack([output, *(own for own, _ in local)]).sum(0)
-    return total, LevelsState(shared, tuple(state for _, state in local))
+    for own, _ in local:
+        output = output + own
+    return output, LevelsState(shared, tuple(state for _, state in local))
 
 
 def _run_tokens(

@@ -9,7 +9,10 @@ The paper leaves the gating of `gate` and `context` open; here it is
 (1 - g) norm(attention) + g norm(memory), so that a floor keeps the memory in use. Its `context`
 puts what was recalled for a segment in front of the segment, where every token sees all of it;
 here a token sees what was recalled for itself and for those before it, so nothing looks ahead. The
-memory that is asked is the one before the segment, and a segment is read in one go.
+memory that is asked is the one before the segment, and a segment is read in one go. Of several
+memories (see `levels`) it is the one of the whole text; local ones answer where they are written.
+Queries are plain here even if the rule projects them: what is recalled meets no norm, and projected
+queries grow with the keys seen.
 """
 
 from __future__ import annotations

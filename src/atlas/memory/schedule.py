@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
+from atlas.errors import InputError
 from atlas.memory.levels import Levels
 
 
@@ -17,19 +18,19 @@ class Stage(NamedTuple):
     """Chunk sizes up to a share of training.
 
     Attributes:
-        until: Share of training at which the stage ends.
         shared: Chunk of the shared memory.
         local: Chunks of the local ones.
+        until: Share of training at which the stage ends.
     """
 
-    until: float
     shared: int
-    local: tuple[int, ...]
+    local: tuple[int, ...] = ()
+    until: float = 1.0
 
 
 TWO_STAGES = (
-    Stage(until=0.95, shared=2048, local=(4, 8, 16, 32)),
-    Stage(until=1.0, shared=2048, local=(2, 4, 8, 16)),
+    Stage(shared=2048, local=(4, 8, 16, 32), until=0.95),
+    Stage(shared=2048, local=(2, 4, 8, 16), until=1.0),
 )
 
 
@@ -44,7 +45,16 @@ def stage_at(progress: float, stages: Sequence[Stage] = TWO_STAGES) -> Stage:
 
 
 def with_chunks(levels: Levels, stage: Stage) -> Levels:
-    """The same memories with the chunks of a stage."""
+    """The same memories with the chunks of a stage.
+
+    Raises:
+        InputError: It is a stage of more or fewer local memories.
+    """
+    if len(stage.local) != len(levels.local):
+        raise InputError(
+            f"local: chunks {list(stage.local)}; allowed: one for each of the "
+            f"{len(levels.local)} local memories"
+        )
     pairs = zip(levels.local, stage.local, strict=True)
     local = tuple(replace(rule, chunk=chunk) for rule, chunk in pairs)
     return replace(levels, shared=replace(levels.shared, chunk=stage.shared), local=local)

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import fields
 from typing import Any, Literal
 
 from huggingface_hub.dataclasses import strict
 from transformers import PreTrainedConfig
 
 from atlas.errors import InputError
-from atlas.memory.branch import MemorySettings
 from atlas.memory.feedforward import ContinuumFeedForward, SwiGLU
 from atlas.memory.gates import Floors
 from atlas.memory.heads import Heads
 from atlas.memory.layer import LayerSettings
 from atlas.memory.rule import Rule
+from atlas.memory.schedule import Stage
+from atlas.memory.settings import MemorySettings
 
 
 @strict
@@ -29,7 +31,10 @@ class AtlasConfig(PreTrainedConfig):  # type: ignore[misc]
         intermediate_size: Width of the feed-forward part.
         attention_window: Tokens that attention sees, itself included.
         placement: Where the memory stands: `gate`, `context`, `layer`; `none` leaves it out.
-        rule: The memory's rule, as keyword arguments of `atlas.memory.rule.Rule`.
+        rule: The memory's rule, as keyword arguments of `atlas.memory.rule.Rule`; with
+            `queries: projected`, queries are projected onto the keys seen so far.
+        local_rules: Rules of memories beside it that go back to a learned start every shard.
+        local_shard: Tokens of a shard; to be given with `local_rules` only.
         memory_gradient: `full`, or `detached`: written outside the graph, as a control.
         feature_degree: Of the polynomial features of keys and queries; 1 is none.
         convolution_width: Tokens that the convolution before the memory sees.
@@ -58,6 +63,8 @@ class AtlasConfig(PreTrainedConfig):  # type: ignore[misc]
     attention_window: int = 64
     placement: Literal["gate", "context", "layer", "none"] = "gate"
     rule: dict[str, Any] | None = None
+    local_rules: list[dict[str, Any]] | None = None
+    local_shard: int | None = None
     memory_gradient: Literal["full", "detached"] = "full"
     feature_degree: int = 1
     convolution_width: int = 4
@@ -80,6 +87,7 @@ class AtlasConfig(PreTrainedConfig):  # type: ignore[misc]
     def __post_init__(self, **kwargs: Any) -> None:  # noqa: ANN401 - the library's signature
         """Give every field that may be left out its value."""
         self.rule = self.rule or {}
+        self.local_rules = self.local_rules or []
         self.gate_floors = self.gate_floors or {}
         super().__post_init__(**kwargs)
 
@@ -104,7 +112,11 @@ class AtlasConfig(PreTrainedConfig):  # type: ignore[misc]
         """What each memory layer is made of."""
         heads = Heads(self.num_attention_heads, self.hidden_size // self.num_attention_heads)
         memory = MemorySettings(
-            rule=Rule(**(self.rule or {})),
+            rule=_rule("rule", self.rule or {}),
+            local_rules=tuple(
+                _rule(f"local_rules[{i}]", own) for i, own in enumerate(self.local_rules or ())
+            ),
+            local_shard=self.local_shard,
             convolution=self.convolution_width,
             degree=self.feature_degree,
             gradient=self.memory_gradient,
@@ -119,6 +131,17 @@ class AtlasConfig(PreTrainedConfig):  # type: ignore[misc]
             rope_base=self.rope_base,
             eps=self.rms_norm_eps,
         )
+
+    def set_chunks(self, stage: Stage) -> None:
+        """The same model with the chunks of a stage; see `AtlasPreTrainedModel.set_chunks`.
+
+        Raises:
+            InputError: Its memories cannot have such chunks.
+        """
+        memory = self.layer_settings().memory.at(stage)
+        self.rule = {**(self.rule or {}), "chunk": memory.rule.chunk}
+        pairs = zip(self.local_rules or (), memory.local_rules, strict=True)
+        self.local_rules = [{**own, "chunk": rule.chunk} for own, rule in pairs]
 
     def feed_forward_part(self) -> SwiGLU | ContinuumFeedForward:
         """A feed-forward part with random weights."""
@@ -137,3 +160,14 @@ class AtlasConfig(PreTrainedConfig):  # type: ignore[misc]
     def padding_before(self) -> bool:
         """Whether texts of one batch may be padded on the left."""
         return self.feed_forward == "swiglu" and self.layer_settings().padding_before
+
+
+def _rule(key: str, settings: Mapping[str, Any]) -> Rule:
+    allowed = [field.name for field in fields(Rule)]
+    for name in settings:
+        if name not in allowed:
+            raise InputError(f"{key}: {name}; allowed: {', '.join(allowed)}")
+    try:
+        return Rule(**settings)
+    except InputError as error:
+        raise InputError(f"{key}.{error}") from error

@@ -24,6 +24,7 @@ from atlas.memory.gates import Floors, Gate
 from atlas.memory.layer import MemoryLayer
 from atlas.memory.manner import Manner, Watch
 from atlas.memory.observe import LayerView, observe
+from atlas.memory.schedule import Stage
 
 OWN_START = (CausalConvolution, ContinuumLevel, Gate, MemoryBranch, MemoryLayer)
 """Modules that say themselves where their weights start."""
@@ -95,6 +96,19 @@ class AtlasPreTrainedModel(PreTrainedModel):  # type: ignore[misc]
     _no_split_modules = ["AtlasBlock"]
     _skip_keys_device_placement = ["past_key_values"]
     _can_record_outputs = {"hidden_states": AtlasBlock}
+
+    def set_chunks(self, stage: Stage) -> None:
+        """Go on with the chunks of a stage (see `atlas.memory.schedule`); no weight changes.
+
+        The config changes with it, so that what is saved is the model of that stage.
+
+        Raises:
+            InputError: Its memories cannot have such chunks.
+        """
+        self.config.set_chunks(stage)
+        for module in self.modules():
+            if isinstance(module, MemoryLayer):
+                module.set_chunks(stage)
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
