@@ -126,6 +126,36 @@ def test_a_stop_is_kept_until_the_round_is_saved(finished, tmp_path):
     assert without_times(resumed.summary) == without_times(finished.summary)
 
 
+LEVELS = [
+    "arms=[memory]", "model.rule.gradient=chunk-start", "model.rule.chunk=16",
+    "model.local_rules=[{gradient: chunk-start, chunk: 8}]", "model.local_shard=8",
+]  # fmt: skip
+STAGES = "train.stages=[{until: 0.5, chunk: 16, local: [8]}, {until: 1, chunk: 4, local: [2]}]"
+
+
+def test_local_memories_and_stages_count_and_are_saved(tmp_path):
+    def ending(*more):
+        found = start_any(settings(*LEVELS, *more), tmp_path)
+        return found.folder, found.summary["arms"]["memory"]["weights_sha256"]
+
+    (staged, with_stages), (_, without) = ending(STAGES), ending()
+    assert with_stages != without != ending("model.local_shard=16")[1]
+    assert ending("model.feed_forward_kind=continuum")[1] != without
+    config = AtlasForCausalLM.from_pretrained(staged.models / "memory").config
+    assert config.rule["chunk"] == 4 and config.local_rules[0]["chunk"] == 2
+
+
+def test_a_run_in_its_second_stage_resumes_to_the_same_bits(tmp_path):
+    def die(event, fields):
+        if event == "trained" and fields["round"] == 3:
+            raise Broken
+
+    whole = start_any(settings(*LEVELS, STAGES), tmp_path / "whole").summary
+    with pytest.raises(Broken):
+        start_any(settings(*LEVELS, STAGES), tmp_path, die)
+    assert without_times(resume_any(tmp_path / "recall").summary) == without_times(whole)
+
+
 def test_a_round_of_another_model_is_refused(tmp_path):
     def die(event, fields):
         if event == "trained" and fields["round"] == 2:
@@ -151,6 +181,9 @@ def test_a_round_of_another_model_is_refused(tmp_path):
         ("task.length=5", "length: 5; allowed: at least 8"),
         ("model.rule.learner=newton-schulz", "allowed with gradient: chunk-start only"),
         ("rounds=3", "rounds: unknown key"),
+        ("model.local_shard=8", "local_shard: 8; allowed: a number with local_rules"),
+        ("train.stages=[{until: 0.5, chunk: 8}, {until: 0.5, chunk: 4}]", "must rise"),
+        ("train.stages=[{until: 1, chunk: 8, local: [4]}]", "local: chunks [4]"),
     ],
 )
 def test_what_cannot_be_run_leaves_no_folder(tmp_path, change, words):

@@ -13,6 +13,7 @@ from atlas.backbones.omega.sizes import without_memory
 from atlas.config.memory import ArmName, MemoryConfig
 from atlas.data.recall import RecallTask, draw_recall
 from atlas.errors import InputError
+from atlas.memory.schedule import Stage, stage_at
 from atlas.memory.train import Learner, Lines
 from atlas.runs.seeds import generator
 
@@ -32,6 +33,22 @@ class MemoryRun:
     models: dict[str, AtlasForCausalLM]
     learners: dict[str, Learner]
     task: RecallTask
+
+    def prepare(self, step: int) -> None:
+        """Give all memories the chunks of the stage that a step is in."""
+        if self.stages:
+            self.take_stage(stage_at(step / self.config.train.steps, self.stages))
+
+    def take_stage(self, stage: Stage) -> None:
+        """Give all memories the chunks of a stage."""
+        for model in self.models.values():
+            if model.config.placement != "none":
+                model.set_chunks(stage)
+
+    @property
+    def stages(self) -> list[Stage]:
+        """The stages of training; none: the chunks of the rules throughout."""
+        return [Stage(s.chunk, tuple(s.local), s.until) for s in self.config.train.stages]
 
     def training(self, step: int) -> Lines:
         """What every arm is trained on at a step."""
@@ -58,7 +75,10 @@ def build_memory(config: MemoryConfig) -> MemoryRun:
     task = RecallTask(own.vocabulary, own.length, own.pairs)
     models: dict[str, AtlasForCausalLM] = {arm: _model(config, arm, task) for arm in config.arms}
     learners = {arm: Learner(model, config.train) for arm, model in models.items()}
-    return MemoryRun(config, models, learners, task)
+    run = MemoryRun(config, models, learners, task)
+    for stage in reversed(run.stages):  # a bad one is refused before anything is trained
+        run.take_stage(stage)
+    return run
 
 
 def _model(config: MemoryConfig, arm: ArmName, task: RecallTask) -> AtlasForCausalLM:
@@ -83,7 +103,10 @@ def model_settings(config: MemoryConfig, vocabulary: int) -> AtlasConfig:
         intermediate_size=own.feed_forward,
         attention_window=own.window,
         placement=own.placement,
+        feed_forward=own.feed_forward_kind,
         rule=own.rule.model_dump(),
+        local_rules=[rule.model_dump() for rule in own.local_rules],
+        local_shard=own.local_shard,
         feature_degree=own.degree,
         convolution_width=own.convolution,
         persistent_tokens=own.persistent,

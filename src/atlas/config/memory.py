@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import pairwise
 from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
@@ -42,15 +44,30 @@ class MemoryModelSettings(Settings):
     blocks: Positive = 2
     heads: Positive = 2
     feed_forward: Positive = Field(128, description="width of the feed-forward part")
+    feed_forward_kind: Literal["swiglu", "continuum"] = Field(
+        "swiglu", description="continuum: levels that learn at different speeds"
+    )
     window: Positive = Field(8, description="tokens that attention sees, itself included")
     placement: Literal["gate", "context", "layer"] = "gate"
     rule: RuleSettings = RuleSettings()
+    local_rules: list[RuleSettings] = Field(
+        default_factory=list, description="rules of memories that start anew every local_shard"
+    )
+    local_shard: Positive | None = Field(None, description="tokens of a shard")
     degree: Positive = Field(1, description="of the polynomial features of keys and queries")
     convolution: Positive = Field(4, description="tokens that the convolution sees")
     persistent: Count = Field(1, description="learned tokens of each layer")
     spread: Annotated[float, Field(gt=0)] | None = Field(
         None, description="of the weights at the start; null: one over the root of the width"
     )
+
+
+class StageSettings(Settings):
+    """Chunk sizes up to a share of training."""
+
+    until: Share = Field(description="share of training at which the stage ends")
+    chunk: Positive = Field(description="of the memory")
+    local: list[Positive] = Field(default_factory=list, description="of the local ones")
 
 
 class MemoryTrainSettings(Settings):
@@ -71,12 +88,22 @@ class MemoryTrainSettings(Settings):
         description="[progress, floor] points: the least share of the memory in a layer's output",
     )
 
+    stages: list[StageSettings] = Field(
+        default_factory=list,
+        description="chunk sizes by progress, changed between rounds; empty: those of the rules",
+    )
+
     @model_validator(mode="after")
     def _rising(self) -> MemoryTrainSettings:
-        shares = [share for share, _ in self.mix_floor]
-        if any(after <= before for before, after in zip(shares, shares[1:], strict=False)):
+        if not _rise([share for share, _ in self.mix_floor]):
             raise ValueError("mix_floor: the first numbers of its points must rise")
+        if not _rise([stage.until for stage in self.stages]):
+            raise ValueError("stages: their `until` must rise")
         return self
+
+
+def _rise(numbers: Sequence[float]) -> bool:
+    return all(before < after for before, after in pairwise(numbers))
 
 
 class MemoryConfig(Settings):

@@ -102,6 +102,7 @@ def _round(run: MemoryRun, done: _Done, observe: Watch, progress: Progress | Non
     own, number = run.config.train, done.round + 1
     last = min(done.steps + own.round_steps, own.steps)
     held_out = run.held_out("validation")
+    run.prepare(done.steps)
     scores: dict[str, Score] = {}
     began = time.perf_counter()
     for arm, learner in run.learners.items():
@@ -158,6 +159,7 @@ def _of_arm(saved: Checkpoint, arm: str) -> dict[str, torch.Tensor]:
 
 def _finish(run: MemoryRun, folder: RunFolder, done: _Done, observe: Watch) -> dict[str, Any]:
     """Test every arm once, save the models and write the summary."""
+    run.prepare(done.steps)
     lines = run.held_out("test")
     scores = {arm: learner.score(lines, done.steps) for arm, learner in run.learners.items()}
     for arm, score in scores.items():
