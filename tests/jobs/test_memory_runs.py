@@ -9,7 +9,8 @@ import torch
 from typer.testing import CliRunner
 
 from atlas.backbones.omega import AtlasForCausalLM
-from atlas.build.memory import build_memory
+from atlas.backbones.omega.sizes import without_memory
+from atlas.build.memory import build_memory, model_settings
 from atlas.cli import app
 from atlas.config.load import load_config
 from atlas.errors import InputError
@@ -181,6 +182,8 @@ def test_a_round_of_another_model_is_refused(tmp_path):
         ("task.length=5", "length: 5; allowed: at least 8"),
         ("model.rule.learner=newton-schulz", "allowed with gradient: chunk-start only"),
         ("rounds=3", "rounds: unknown key"),
+        ("task.name=text", "vocabulary: not a setting of text, but of recall"),
+        ("task.file=a.txt", "file: not a setting of recall, but of text"),
         ("model.local_shard=8", "local_shard: 8; allowed: a number with local_rules"),
         ("train.stages=[{until: 0.5, chunk: 8}, {until: 0.5, chunk: 4}]", "must rise"),
         ("train.stages=[{until: 1, chunk: 8, local: [4]}]", "local: chunks [4]"),
@@ -191,6 +194,44 @@ def test_what_cannot_be_run_leaves_no_folder(tmp_path, change, words):
     assert isinstance(found.exception, InputError)
     assert words in str(found.exception)
     assert not (tmp_path / "r").exists()
+
+
+@pytest.fixture
+def text_folder(tmp_path, monkeypatch):
+    (tmp_path / "data" / "text").mkdir(parents=True)
+    words = "the old man and the sea and the boy who came with him to the shore\n"
+    for name in ("shakespeare.txt", "monte_cristo.txt"):
+        (tmp_path / "data" / "text" / name).write_text(words * 200)
+    monkeypatch.setenv("ATLAS_DATA", str(tmp_path / "data"))
+
+
+@pytest.mark.parametrize("preset", ["shakespeare", "dumas"])
+def test_texts_are_models_of_about_ten_million(text_folder, preset):
+    config = model_settings(load_config(preset, []), vocabulary=256)
+    with torch.device("meta"):
+        for own in (config, without_memory(config)):
+            size = sum(value.numel() for value in AtlasForCausalLM(own).parameters())
+            assert 9e6 < size < 11e6
+
+
+def test_a_text_is_learned_from_a_file_in_the_data_folder(text_folder, tmp_path):
+    small = ["model.width=16", "model.blocks=1", "task.length=64", "task.test=4", "threads=1"]
+    steps = ["train.steps=16", "train.round_steps=8", "arms=[memory]", "train.lr=0.02"]
+    config = load_config("shakespeare", ["size=quick", *small, *steps])
+    assert config.task.file == tmp_path / "data" / "text" / "shakespeare.txt"
+    summary = start_any(config, tmp_path).summary
+    assert summary["task"] == "text"
+    assert summary["loss"] < 4.0 < 5.5, "a guess among all bytes is 5.5"
+    rounds = read_events(tmp_path / "shakespeare" / "events.jsonl")
+    losses = [e["loss"]["memory"] for e in rounds if e["event"] == "round_finished"]
+    assert losses[1] < losses[0]
+
+
+def test_a_text_that_is_not_there_is_refused(monkeypatch, tmp_path):
+    monkeypatch.delenv("ATLAS_DATA", raising=False)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InputError, match=r"task.file: .*shakespeare.txt: No such file"):
+        build_memory(load_config("shakespeare", []))
 
 
 def test_the_command_line_runs_shows_and_lists(tmp_path):

@@ -11,11 +11,16 @@ from atlas.backbones.omega import AtlasConfig, AtlasForCausalLM
 from atlas.backbones.omega.checked import checked_config
 from atlas.backbones.omega.sizes import without_memory
 from atlas.config.memory import ArmName, MemoryConfig
-from atlas.data.recall import RecallTask, draw_recall
+from atlas.data.recall import RecallLines, RecallTask
+from atlas.data.sequences import Sequences
+from atlas.data.text import TextLines
 from atlas.errors import InputError
 from atlas.memory.schedule import Stage, stage_at
 from atlas.memory.train import Learner, Lines
 from atlas.runs.seeds import generator
+
+VOCABULARY, PAIRS = 64, 8
+"""Of recall, where the settings name none."""
 
 
 @dataclass(frozen=True)
@@ -26,13 +31,13 @@ class MemoryRun:
         config: The settings.
         models: By arm.
         learners: Those who train them.
-        task: The sequences.
+        sequences: What they read.
     """
 
     config: MemoryConfig
     models: dict[str, AtlasForCausalLM]
     learners: dict[str, Learner]
-    task: RecallTask
+    sequences: Sequences
 
     def prepare(self, step: int) -> None:
         """Give all memories the chunks of the stage that a step is in."""
@@ -52,15 +57,14 @@ class MemoryRun:
 
     def training(self, step: int) -> Lines:
         """What every arm is trained on at a step."""
-        return self._draw(self.config.train.batch, "train", step)
+        return self._placed(self.sequences.training(step, self.config.train.batch))
 
     def held_out(self, purpose: str) -> Lines:
-        """Sequences that nothing is trained on."""
-        return self._draw(self.config.task.test, purpose)
+        """Sequences that nothing is trained on, for `validation` or `test`."""
+        return self._placed(self.sequences.held_out(purpose, self.config.task.test))
 
-    def _draw(self, count: int, *address: str | int) -> Lines:
-        device = torch.device(self.config.device)
-        return draw_recall(self.task, count, self.config.seed, *address).to(device)
+    def _placed(self, lines: Lines) -> Lines:
+        return lines.to(torch.device(self.config.device))
 
 
 def build_memory(config: MemoryConfig) -> MemoryRun:
@@ -71,18 +75,27 @@ def build_memory(config: MemoryConfig) -> MemoryRun:
     """
     if config.device == "cuda" and not torch.cuda.is_available():
         raise InputError("device: cuda is not available here; allowed: cpu")
-    own = config.task
-    task = RecallTask(own.vocabulary, own.length, own.pairs)
-    models: dict[str, AtlasForCausalLM] = {arm: _model(config, arm, task) for arm in config.arms}
+    sequences = _sequences(config)
+    models: dict[str, AtlasForCausalLM] = {
+        arm: _model(config, arm, sequences.vocabulary) for arm in config.arms
+    }
     learners = {arm: Learner(model, config.train) for arm, model in models.items()}
-    run = MemoryRun(config, models, learners, task)
+    run = MemoryRun(config, models, learners, sequences)
     for stage in reversed(run.stages):  # a bad one is refused before anything is trained
         run.take_stage(stage)
     return run
 
 
-def _model(config: MemoryConfig, arm: ArmName, task: RecallTask) -> AtlasForCausalLM:
-    settings = ARMS[arm](model_settings(config, task.vocabulary))
+def _sequences(config: MemoryConfig) -> Sequences:
+    own = config.task
+    if own.file is not None:
+        return TextLines(own.file, own.length, config.seed)
+    task = RecallTask(own.vocabulary or VOCABULARY, own.length, own.pairs or PAIRS)
+    return RecallLines(task, config.seed)
+
+
+def _model(config: MemoryConfig, arm: ArmName, vocabulary: int) -> AtlasForCausalLM:
+    settings = ARMS[arm](model_settings(config, vocabulary))
     # The library draws weights from the process's generator, which must not notice.
     seed = int(generator(config.seed, "init", "memory").integers(2**63))
     with torch.random.fork_rng(devices=[]):

@@ -55,7 +55,7 @@ def load_config(source: str, overrides: Sequence[str]) -> RunConfig:
     for path, value in changes:
         if path != ["size"]:
             set_value(settings, path, value)
-    return _validate(fill_data_path(anchor(settings, Path.cwd())))
+    return _validate(anchor(fill_data_path(settings), Path.cwd()))
 
 
 def load_federation(source: str, overrides: Sequence[str]) -> FederationConfig:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
+from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
@@ -15,14 +16,30 @@ ArmName = Literal["memory", "window", "detached"]
 Floor = Annotated[float, Field(ge=0, lt=1)]
 
 
-class RecallSettings(Settings):
-    """Associative recall: pairs first, then questions far from them."""
+class SequenceSettings(Settings):
+    """What is read: pairs and then questions far from them, or the bytes of a text."""
 
-    name: Literal["recall"] = "recall"
-    vocabulary: Annotated[int, Field(ge=4)] = Field(64, description="half keys, half values")
+    name: Literal["recall", "text"] = "recall"
     length: Annotated[int, Field(ge=4)] = Field(64, description="tokens of a sequence")
-    pairs: Positive = Field(8, description="pairs of a sequence, each asked for once")
-    test: Positive = Field(512, description="sequences of the test")
+    vocabulary: Annotated[int, Field(ge=4)] | None = Field(
+        None, description="recall: half keys, half values; default: 64"
+    )
+    pairs: Positive | None = Field(
+        None, description="recall: pairs of a sequence, each asked for once; default: 8"
+    )
+    file: Path | None = Field(None, description="text: the file, in ATLAS_DATA or anywhere")
+    test: Positive = Field(512, description="sequences of validation and test")
+
+    @model_validator(mode="after")
+    def _own_keys(self) -> SequenceSettings:
+        own = {"recall": ("vocabulary", "pairs"), "text": ("file",)}
+        for name, keys in own.items():
+            given = [key for key in keys if getattr(self, key) is not None]
+            if given and name != self.name:
+                raise ValueError(f"{given[0]}: not a setting of {self.name}, but of {name}")
+        if self.name == "text" and self.file is None:
+            raise ValueError("file: missing; a task named text reads one")
+        return self
 
 
 class RuleSettings(Settings):
@@ -116,7 +133,7 @@ class MemoryConfig(Settings):
     threads: Annotated[int, Field(ge=1, le=1024)] | None = Field(
         None, description="torch threads; default: all cores"
     )
-    task: RecallSettings = RecallSettings()
+    task: SequenceSettings = SequenceSettings()
     arms: list[ArmName] = Field(
         default=["memory", "window"],
         min_length=1,

@@ -17,6 +17,7 @@ def anchor(settings: dict[str, Any], base: Path) -> dict[str, Any]:
     """
     anchored = dict(settings)
     _apply(anchored, "data", {"path": base}, {})
+    _apply(anchored, "task", {"file": base}, {})
     _apply(anchored, "backbone", {}, {"name": base})
     if isinstance(anchored.get("clients"), list):
         clients = {str(i): client for i, client in enumerate(anchored["clients"])}
@@ -54,11 +55,26 @@ def _is_folder(path: Path) -> bool:
 
 
 def fill_data_path(settings: dict[str, Any]) -> dict[str, Any]:
-    """Write the environment's data folder into settings that would read it anyway."""
-    data = settings.get("data")
+    """Write the environment's data folder into settings that would read it anyway.
+
+    That is the folder of a federation's files, and a memory run's text where it lies in there.
+    """
     folder = os.environ.get(DATA_VARIABLE, "")
-    if not folder or not isinstance(data, dict) or data.get("source") != "files":
+    if not folder:
         return settings
-    if data.get("path") is not None:
-        return settings
-    return {**settings, "data": {**data, "path": str(Path(folder).expanduser().absolute())}}
+    place = Path(folder).expanduser().absolute()
+    data, task = settings.get("data"), settings.get("task")
+    if isinstance(data, dict) and data.get("source") == "files" and data.get("path") is None:
+        settings = {**settings, "data": {**data, "path": str(place)}}
+    if isinstance(task, dict) and isinstance(task.get("file"), str):
+        found = place / task["file"]
+        if _is_file(found):
+            settings = {**settings, "task": {**task, "file": str(found)}}
+    return settings
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except (OSError, ValueError):
+        return False

@@ -47,11 +47,6 @@ class RecallTask:
                 f"for {self.pairs} pairs and as many questions"
             )
 
-    @property
-    def chance(self) -> float:
-        """Share of right answers of a guess among all values."""
-        return 1 / (self.vocabulary - self.vocabulary // 2)
-
 
 def draw_recall(task: RecallTask, count: int, seed: int, *address: str | int) -> Lines:
     """Sequences of one address of one run; equal arguments give equal sequences.
@@ -80,6 +75,37 @@ def draw_recall(task: RecallTask, count: int, seed: int, *address: str | int) ->
     np.put_along_axis(ids, places, keys, axis=1)
     np.put_along_axis(targets, places, values, axis=1)
     return Lines(torch.from_numpy(ids), torch.from_numpy(targets))
+
+
+@dataclass(frozen=True)
+class RecallLines:
+    """Recall as the sequences of a run; there is always more to draw.
+
+    Attributes:
+        task: How hard.
+        seed: Of the run.
+    """
+
+    task: RecallTask
+    seed: int
+
+    @property
+    def vocabulary(self) -> int:
+        """Of the task."""
+        return self.task.vocabulary
+
+    @property
+    def chance(self) -> float:
+        """Share of right answers of a guess among all values."""
+        return 1 / (self.vocabulary - self.vocabulary // 2)
+
+    def training(self, step: int, count: int) -> Lines:
+        """New ones at every step."""
+        return draw_recall(self.task, count, self.seed, "train", step)
+
+    def held_out(self, purpose: str, count: int) -> Lines:
+        """Others than those of training."""
+        return draw_recall(self.task, count, self.seed, purpose)
 
 
 def _distinct(draw: np.random.Generator, count: int, size: int, picks: int) -> Grid:

@@ -33,7 +33,7 @@ def summarise(
         "seconds": sum(seconds.values()),
         "loss": scores[first].loss,
         "accuracy": {arm: score.accuracy for arm, score in scores.items()},
-        "chance": run.task.chance,
+        "chance": run.sequences.chance,
         "gates": _gates(layers, run.learners[first].floors(run.config.train.steps).mix),
         "state": _norms(layers),
         "parameters": run.learners[first].parameters,
