@@ -4,6 +4,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from atlas.engines import printing
+from atlas.engines.known_prints import KnownPrints
+
 # Small models are fastest on one thread, and bits depend on the count.
 torch.set_num_threads(1)
 
@@ -15,3 +18,9 @@ def real_data() -> Path:
     if not folder:
         pytest.skip("needs real data: set ATLAS_DATA")
     return Path(folder)
+
+
+@pytest.fixture(autouse=True)
+def _nothing_known(monkeypatch):
+    """Fingerprints that another test took are not this one's."""
+    monkeypatch.setattr(printing, "KNOWN", KnownPrints())

@@ -10,6 +10,7 @@ import torch
 from atlas.config.models import TrainSettings
 from atlas.config.relations import FingerprintSettings
 from atlas.engines.groups import Group
+from atlas.engines.known_prints import KNOWN, print_key
 from atlas.federation.client import Clock, Lesson, fit
 from atlas.federation.fingerprint import Print, take_print
 from atlas.federation.forward import Stack, stack_cohorts
@@ -28,6 +29,25 @@ def print_group(  # noqa: PLR0913
 
     With `settings.warmup` each client first trains that many epochs; the result is thrown away.
     """
+    if settings.warmup:  # a trained start depends on too much to be known again
+        return _take(group, clients, settings, train, clock, progress)
+    keys = {client: print_key(group, client, settings, clock.seed) for client in clients}
+    known = {client: found for client, key in keys.items() if (found := KNOWN.get(key))}
+    new = [client for client in clients if client not in known]
+    taken = _take(group, new, settings, train, clock, progress) if new else {}
+    for client, found in taken.items():
+        KNOWN.keep(keys[client], found)
+    return {client: taken.get(client) or known[client] for client in clients}
+
+
+def _take(  # noqa: PLR0913
+    group: Group,
+    clients: Sequence[str],
+    settings: FingerprintSettings,
+    train: TrainSettings,
+    clock: Clock,
+    progress: Callable[[int, int], None] | None,
+) -> dict[str, Print]:
     store = _store(group, settings.blocks)
     found = {}
     for number, client in enumerate(clients, start=1):
