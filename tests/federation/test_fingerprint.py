@@ -412,7 +412,7 @@ def test_the_backbone_is_left_as_it_was(monkeypatch):
 
     monkeypatch.setattr(fingerprint, "run", fail)
     with pytest.raises(RuntimeError, match="memory"):
-        take(group, "a1", exact())
+        take(group, "a2", exact())  # not known yet
     held = group.arms["held"]
     after = group.model.backbone.fingerprint(), [adapter_sha256(held.take(c)) for c in held.clients]
     assert after == before
