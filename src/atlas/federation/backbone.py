@@ -180,6 +180,11 @@ class Backbone(Protocol):
         """Greedy continuations of prompts (under whatever adapters are active)."""
         ...
 
+    @property
+    def weights_id(self) -> str:
+        """`fingerprint` as first taken."""
+        ...
+
     def fingerprint(self) -> str:
         """sha256 over all parameters and buffers, to show that they never change."""
         ...

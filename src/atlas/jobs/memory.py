@@ -92,6 +92,7 @@ def _facts(run: MemoryRun, done: _Done) -> dict[str, object]:
         "after": done.round,
         "steps": run.config.train.steps,
         "task": run.config.task.name,
+        "arms": list(run.learners),
         "chance": run.sequences.chance,
         "parameters": {arm: learner.parameters for arm, learner in run.learners.items()},
     }

@@ -17,7 +17,8 @@ Points = dict[int, float]
 
 def plot_memory(folder: RunFolder) -> None:
     """Draw accuracy, loss, gates and norms over steps into `plots/training.png`."""
-    events, summary = read_events(folder.events), read_summary(folder.summary)
+    events: Events = read_events(folder.events)
+    summary = read_summary(folder.summary)
     figure = new_figure(11, 7)
     (accuracy, loss), (gates, norms) = figure.subplots(2, 2)
     _draw(accuracy, accuracies(events), "accuracy of new sequences, %")
@@ -27,7 +28,8 @@ def plot_memory(folder: RunFolder) -> None:
     accuracy.legend(frameon=False, loc="upper left", bbox_to_anchor=(1.0, 1.0))
     _draw(loss, losses(events), "training loss")
     loss.set_yscale("log")
-    first = next(iter(summary["arms"]))
+    # Keys of a summary are sorted; the log has the arms in their own order.
+    first = next(e["arms"][0] for e in events if e["event"] in ("started", "resumed"))
     _draw(gates, measured(events, first, ".mean"), f"gates of {first}, mean")
     _draw(norms, measured(events, first, "_norm"), f"norms of {first}")
     folder.plots.mkdir(exist_ok=True)

@@ -18,7 +18,8 @@ def memory_table(summary: Mapping[str, Any]) -> Table:
     table.add_column("arm", no_wrap=True)
     for column in ("accuracy", "loss", "parameters", "seconds"):
         table.add_column(column, justify="right", no_wrap=True)
-    for arm, found in summary["arms"].items():
+    best_first = sorted(summary["arms"].items(), key=lambda pair: -pair[1]["accuracy"])
+    for arm, found in best_first:
         loss = found["loss"]
         table.add_row(
             arm,
