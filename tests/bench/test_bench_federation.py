@@ -198,7 +198,10 @@ def test_quick_benchmark(tmp_path, capsys):
     seen = []
     found = run("quick", lambda *step: seen.append(step))
     assert [row["name"] for row in found.rows][:2] == ["atlas", "peft"]
-    assert all(row["seconds_first_round"] > 0 and row["peak_mb"] > 100 for row in found.rows)
+    assert all(row["peak_mb"] > 100 for row in found.rows)
+    assert all(row["seconds_first_round"] > 0 for row in found.rows if row["case"] == "encoder")
+    assert [row["name"] for row in found.rows][-2:] == ["5 clients", "100 clients"]
+    assert "clients_memory" in found.ratios
     assert ("encoder: peft", 1, 2) in seen
     assert [path.suffix for path in save_bench(found, tmp_path)] == [".json", ".png"]
     with capsys.disabled():

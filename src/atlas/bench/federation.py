@@ -14,6 +14,8 @@ from functools import partial
 from pathlib import Path
 
 from atlas.bench.federation_cases import Case, find_cases
+from atlas.bench.federation_clients import CASE, memory_ratio, run_clients
+from atlas.bench.federation_clients import HOW as HOW_CLIENTS
 from atlas.bench.federation_work import write_work
 from atlas.bench.peers.rounds import Round, read_rounds
 from atlas.bench.processes import QUIET, busy_note, need_psutil, run_watched
@@ -51,8 +53,10 @@ def run(size: Size, progress: Progress) -> Bench:
             found, apart = run_case(case, Path(folder) / case.name, progress)
             rows += found
             notes.append(f"{case.about}. Losses lie at most {apart:.1e} apart.")
-    notes += [HOW, *busy]
-    return Bench("federation", rows, find_ratios(rows), notes, partial(draw_federation, rows))
+        more = run_clients(size, Path(folder) / CASE, progress)
+    notes += [HOW_CLIENTS, HOW, *busy]
+    ratios = find_ratios(rows) | memory_ratio(more)
+    return Bench("federation", rows + more, ratios, notes, partial(draw_federation, rows))
 
 
 def run_case(case: Case, folder: Path, progress: Progress) -> tuple[list[Row], float]:

@@ -68,7 +68,7 @@ def encoder_case(size: Size, data: Path | None, contenders: tuple[str, ...]) -> 
     if data is not None:
         dealt |= {"source": "files", "path": str(data), "tasks": SST2_MRPC_COLA}
     backbone = {"name": "minilm", "max_length": 64}
-    config = _config("encoder", rounds, backbone, {"blocks": 2}, dealt)
+    config = bench_config("encoder", rounds, backbone, {"blocks": 2}, dealt)
     about = (
         f"encoder: MiniLM-L6, {3 * per_task} clients ({'sst2, mrpc, cola' if data else 'synthetic'}"
         f"), LoRA r 8 on q and v of the last 2 of 6 blocks, {train // 16} steps of 16 texts a round"
@@ -80,7 +80,7 @@ def smollm_case(model: Path, data: Path) -> Case:
     """SmolLM2-135M with adapters in the last four of thirty blocks; a round is an epoch."""
     dealt = {"source": "files", "path": str(data), "tasks": ["csqa"], "train": 48}
     backbone = {"name": str(model), "max_length": 64}
-    config = _config("smollm", 4, backbone, {"blocks": 4}, {**dealt, "clients_per_task": 3})
+    config = bench_config("smollm", 4, backbone, {"blocks": 4}, {**dealt, "clients_per_task": 3})
     about = (
         "smollm: SmolLM2-135M, 3 clients (csqa), LoRA r 8 on q and v of the last 4 of 30 blocks, "
         "3 steps of 16 texts a round, which is an epoch"
@@ -88,7 +88,7 @@ def smollm_case(model: Path, data: Path) -> Case:
     return Case("smollm", about, config, ("atlas", "peft"))
 
 
-def _config(
+def bench_config(
     name: str,
     rounds: int,
     backbone: dict[str, Any],

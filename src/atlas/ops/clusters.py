@@ -2,6 +2,8 @@
 
 Labels are numbered in order of first appearance, and k-means sees the rows sorted by value, so a
 partition depends on who the clients are and not on the order in which they are listed.
+
+scikit-learn is imported where it is called: it takes 50 MB, and most runs never group anybody.
 """
 
 from __future__ import annotations
@@ -12,8 +14,6 @@ from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn import metrics
-from sklearn.cluster import HDBSCAN, KMeans
 from torch import Tensor
 
 Floats = NDArray[np.float64]
@@ -69,6 +69,8 @@ def score_partition(features: Floats | Tensor, labels: Sequence[int]) -> KMetric
     k = len(set(numbered))
     if k == 1 or k == len(points):
         return KMetrics(k, 0.0, 0.0, 0.0, 0.0, numbered)
+    from sklearn import metrics
+
     sil = float(metrics.silhouette_score(points, numbered))
     db = float(metrics.davies_bouldin_score(points, numbered))
     ch = float(metrics.calinski_harabasz_score(points, numbered))
@@ -83,6 +85,8 @@ def kmeans_labels(features: Floats | Tensor, k: int, seed: int) -> Labels:
     distinct, which = np.unique(points, axis=0, return_inverse=True)
     if k >= len(distinct):
         return canonical(which.reshape(-1).tolist())
+    from sklearn.cluster import KMeans
+
     order = np.lexsort(points.T[::-1])
     found = np.empty(len(points), dtype=np.int64)
     state = seed % 2**32
@@ -144,6 +148,8 @@ def hdbscan_partition(features: Floats | Tensor, min_size: int) -> Labels:
         raise ValueError(f"the smallest cluster has at least two clients, not {min_size}")
     if len(points) < min_size:
         return tuple(range(len(points)))
+    from sklearn.cluster import HDBSCAN
+
     found = HDBSCAN(min_cluster_size=min_size, copy=True).fit_predict(points).tolist()
     return canonical([("noise", i) if c < 0 else ("cluster", c) for i, c in enumerate(found)])
 
@@ -169,4 +175,6 @@ def purity(labels: Sequence[int], groups: Sequence[Hashable]) -> tuple[float, fl
 
 def adjusted_rand(labels: Sequence[int], groups: Sequence[Hashable]) -> float:
     """Agreement of two partitions over pairs of clients: 1 if equal, about 0 by chance."""
-    return float(metrics.adjusted_rand_score(canonical(groups), canonical(labels)))
+    from sklearn.metrics import adjusted_rand_score
+
+    return float(adjusted_rand_score(canonical(groups), canonical(labels)))

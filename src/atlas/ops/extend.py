@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
-from sklearn.cluster import MiniBatchKMeans
 from torch import Tensor
 
 from atlas.ops.clusters import (
@@ -51,6 +50,8 @@ def extend_labels(
     centres = np.stack([rows[found == name].mean(0) for name in usable])
     # Sorted by value, so that mini-batches do not depend on the order clients are listed in.
     order = np.lexsort(points.T[::-1])
+    from sklearn.cluster import MiniBatchKMeans  # as in `clusters`
+
     model = MiniBatchKMeans(
         len(centres),
         init=centres,

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import stats
 
 
 def paired_comparison(first: Sequence[float], second: Sequence[float]) -> dict[str, float | None]:
@@ -22,6 +21,8 @@ def paired_comparison(first: Sequence[float], second: Sequence[float]) -> dict[s
         (two-sided), and Cohen's d of the differences. A value that is undefined, as with equal
         differences or fewer than two pairs, is None.
     """
+    from scipy import stats  # takes 20 MB, and no run needs it: only studies compare
+
     differences = np.asarray(second, dtype=np.float64) - np.asarray(first, dtype=np.float64)
     spread = float(differences.std(ddof=1)) if len(differences) > 1 else 0.0
     # Differences that agree to rounding have no spread to test against.
