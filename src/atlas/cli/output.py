@@ -47,7 +47,7 @@ def show_finished(finished: Any, as_json: bool) -> None:  # noqa: ANN401
             result,
             as_json,
             lambda: f"stopped after round {done['done']}; go on with: atlas resume {folder.path}",
-        )  # noqa: E501
+        )
         return
     found = describe_run(folder)
     show_result(finished.summary, as_json, lambda: summary_table(found))

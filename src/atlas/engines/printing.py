@@ -32,12 +32,13 @@ def print_group(  # noqa: PLR0913
     if settings.warmup:  # a trained start depends on too much to be known again
         return _take(group, clients, settings, train, clock, progress)
     keys = {client: print_key(group, client, settings, clock.seed) for client in clients}
-    known = {client: found for client, key in keys.items() if (found := KNOWN.get(key))}
+    known = {client: one for client, key in keys.items() if (one := KNOWN.get(key))}
     new = [client for client in clients if client not in known]
     taken = _take(group, new, settings, train, clock, progress) if new else {}
-    for client, found in taken.items():
-        KNOWN.keep(keys[client], found)
-    return {client: taken.get(client) or known[client] for client in clients}
+    for client, one in taken.items():
+        KNOWN.keep(keys[client], one)
+    found = known | taken
+    return {client: found[client] for client in clients}
 
 
 def _take(  # noqa: PLR0913

@@ -11,7 +11,6 @@ from atlas.jobs.memory import resume_memory, start_memory
 from atlas.jobs.run import resume_run, start_run
 from atlas.jobs.running import Finished, Watch
 from atlas.runs.folder import RunFolder
-from atlas.runs.summary import read_summary
 
 
 def start_any(
@@ -28,8 +27,6 @@ def resume_any(
 ) -> Finished:
     """Go on with a run from its last saved round; of a finished run the summary is returned."""
     folder = RunFolder.open(path)
-    if folder.summary.exists():
-        return Finished(folder, read_summary(folder.summary))
     config = load_resolved(folder.config)
     if isinstance(config, MemoryConfig):
         return resume_memory(config, folder, watch, progress)

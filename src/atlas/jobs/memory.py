@@ -21,13 +21,13 @@ from atlas.jobs.running import (
     ENDINGS,
     Finished,
     Watch,
+    known_result,
     new_folder,
     observer,
     recorded_threads,
     set_threads,
 )
 from atlas.memory.train import Score
-from atlas.report.memory_plots import plot_memory
 from atlas.runs.checkpoint import Checkpoint, latest_round, save_round
 from atlas.runs.events import EventLog, drop_after_round
 from atlas.runs.folder import RunFolder
@@ -56,7 +56,9 @@ def start_memory(
 def resume_memory(
     config: MemoryConfig, folder: RunFolder, watch: Watch | None, progress: Progress | None
 ) -> Finished:
-    """Go on with an unfinished run from its last saved round."""
+    """Go on with a run from its last saved round; of a finished run the summary is returned."""
+    if (done := known_result(folder)) is not None:
+        return done
     torch.set_num_threads(recorded_threads(folder))
     return _carry_on(build_memory(config), folder, watch, progress)
 
@@ -81,6 +83,9 @@ def _carry_on(
                 log.sync()
                 _save(run, folder, done)
             summary = _finish(run, folder, done, observe)
+    # Late, as in `run`: whoever runs a federation imports this file too.
+    from atlas.report.memory_plots import plot_memory
+
     plot_memory(folder)
     return Finished(folder, summary)
 

@@ -23,17 +23,16 @@ from atlas.jobs.running import (
     ENDINGS,
     Finished,
     Watch,
+    known_result,
     new_folder,
     observer,
     recorded_threads,
     set_threads,
 )
-from atlas.report.plots import plot_run
 from atlas.runs.checkpoint import Checkpoint, latest_round, save_round
 from atlas.runs.events import EventLog, drop_after_round
 from atlas.runs.folder import RunFolder
 from atlas.runs.interrupt import stop_after_round
-from atlas.runs.summary import read_summary
 
 
 def start_run(
@@ -56,8 +55,8 @@ def resume_run(
 ) -> Finished:
     """Go on with a run from its last saved round; of a finished run the summary is returned."""
     folder = RunFolder.open(path)
-    if folder.summary.exists():
-        return Finished(folder, read_summary(folder.summary))
+    if (done := known_result(folder)) is not None:
+        return done
     config = load_resolved_federation(folder.config)
     torch.set_num_threads(recorded_threads(folder))
     return _carry_on(build_federation(config, progress), folder, watch)
@@ -95,6 +94,9 @@ def _carry_on(federation: Federation, folder: RunFolder, watch: Watch | None) ->
                 return Finished(folder, None)
             seconds = before + time.perf_counter() - began
             summary = finish(federation, folder, observe, seconds)
+            # Late: training can use the memory that the library for drawing takes.
+            from atlas.report.plots import plot_run
+
             plot_run(folder)
             return Finished(folder, summary)
 

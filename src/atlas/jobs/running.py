@@ -16,6 +16,7 @@ from atlas.errors import InputError
 from atlas.runs.events import EventLog
 from atlas.runs.folder import RunFolder, write_text_atomic
 from atlas.runs.machine import machine_facts
+from atlas.runs.summary import read_summary
 
 ENDINGS = ("stopped", "tested")
 """Events of an end that is now no end, or that will be reached again."""
@@ -37,6 +38,11 @@ def new_folder(config: RunConfig, parent: Path, threads: int) -> RunFolder:
     # The config comes last: a folder is a run once it is there.
     write_text_atomic(folder.config, dump_config(config))
     return folder
+
+
+def known_result(folder: RunFolder) -> Finished | None:
+    """What a run came to, if it is finished already."""
+    return Finished(folder, read_summary(folder.summary)) if folder.summary.exists() else None
 
 
 def set_threads(config: RunConfig) -> int:

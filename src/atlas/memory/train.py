@@ -60,7 +60,7 @@ class Learner:
         """A learner before its first step."""
         self.model, self.settings = model, settings
         named = list(model.named_parameters())
-        # Gates and norms are not matrices; pulling them to zero would set them to one half.
+        # Norms and the biases of gates stay out: a bias pulled to zero makes a gate one half.
         decayed = [value for _, value in named if value.ndim > 1]
         others = [value for _, value in named if value.ndim <= 1]
         self.optimiser = torch.optim.AdamW(

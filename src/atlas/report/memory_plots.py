@@ -25,7 +25,7 @@ def plot_memory(folder: RunFolder) -> None:
     chance = 100 * summary["chance"]
     accuracy.axhline(chance, color="#475569", linewidth=1, linestyle=":", label="chance")
     accuracy.set_ylim(-2, 102)
-    accuracy.legend(frameon=False, loc="upper left", bbox_to_anchor=(1.0, 1.0))
+    _legend(accuracy)
     _draw(loss, losses(events), "training loss")
     loss.set_yscale("log")
     # Keys of a summary are sorted; the log has the arms in their own order.
@@ -82,6 +82,10 @@ def _draw(axes: Axes, lines: dict[str, Points], title: str) -> None:
         axes.plot(list(points), list(points.values()), color=colour, label=name)
     axes.set(xlabel="step", title=title)
     quiet(axes)
-    if len(lines) > 0:
-        # Beside the picture: lines may run anywhere in it.
-        axes.legend(frameon=False, loc="upper left", bbox_to_anchor=(1.0, 1.0))
+    if lines:
+        _legend(axes)
+
+
+def _legend(axes: Axes) -> None:
+    # Beside the picture: lines may run anywhere in it.
+    axes.legend(frameon=False, loc="upper left", bbox_to_anchor=(1.0, 1.0))

@@ -1,22 +1,18 @@
-"""Pictures of a run, drawn from its folder alone.
-
-Those who run a federation import this file. matplotlib takes 25 MB, so it is imported once there is
-something to draw, when the memory of training is free again.
-"""
+"""Pictures of a run, drawn from its folder alone."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from matplotlib.axes import Axes
+
+from atlas.report.drawing import DPI, Events, mean_scores, new_figure, quiet, score_axes
+from atlas.report.rank_plots import plot_ranks
+from atlas.report.relations import plot_relations
 from atlas.runs.events import read_events
 from atlas.runs.folder import RunFolder
 from atlas.runs.summary import read_summary
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
-    from atlas.report.drawing import Events
 
 ALONE, FEDERATED, MAJORITY = "#9aa5b1", "#2563a8", "#c2410c"
 
@@ -27,10 +23,6 @@ def plot_run(folder: RunFolder) -> None:
     A run that planned who learns from whom gets the pictures of `plot_relations` as well, one that
     granted ranks under budgets those of `plot_ranks`.
     """
-    from atlas.report.drawing import DPI, new_figure
-    from atlas.report.rank_plots import plot_ranks
-    from atlas.report.relations import plot_relations
-
     summary, events = read_summary(folder.summary), read_events(folder.events)
     width = 5 + max(4.0, 0.7 * len(summary["score"]["clients"]))
     figure = new_figure(width, 4.2)
@@ -45,8 +37,6 @@ def plot_run(folder: RunFolder) -> None:
 
 def draw_validation(axes: Axes, events: Events) -> None:
     """One line per task: the mean validation score of its clients, round by round."""
-    from atlas.report.drawing import mean_scores, score_axes
-
     # Plans hold tasks too, as a list.
     began = (e["tasks"] for e in events if e["event"] in ("started", "resumed"))
     tasks: dict[str, str] = next(began, {})
@@ -60,8 +50,6 @@ def draw_validation(axes: Axes, events: Events) -> None:
 
 def draw_clients(axes: Axes, summary: Mapping[str, Any]) -> None:
     """Bars per client: alone and federated, with the majority figure as a line."""
-    from atlas.report.drawing import quiet
-
     clients = list(summary["score"]["clients"])
     alone = summary.get("alone", {}).get("clients", {})
     width = 0.38 if alone else 0.6
