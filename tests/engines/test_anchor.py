@@ -7,7 +7,7 @@ from atlas.build import assemble
 from atlas.engines import training
 from atlas.engines.delivery import final_cohort, validate
 from atlas.errors import InputError
-from atlas.federation.client import Clock, fit
+from atlas.federation.client import Clock, Course, fit
 from atlas.federation.cohort import adapter_sha256
 from atlas.federation.forward import stack_cohorts
 from atlas.federation.message import decode, encode
@@ -101,8 +101,15 @@ def test_a_step_adds_strength_times_the_gradient_of_the_dense_distance():
     far = {name: value * 0.5 for name, value in stack.tensors.items()}
     strength = torch.tensor([0.3, 0.0, 2.0, 0.0, 1.0], dtype=torch.float64)
     lessons = [group.lesson(client) for client in group.holders]
-    arguments = (group.store, stack, lessons, federation.config.train, Clock(0, 1, 2))
-    plain, pulled = fit(*arguments), fit(*arguments, anchor=Anchor(far, strength))
+    plain, pulled = (
+        fit(
+            group.store,
+            Course(stack, lessons, anchor=anchor),
+            federation.config.train,
+            Clock(0, 1, 2),
+        )
+        for anchor in (None, Anchor(far, strength))
+    )
     assert torch.equal(plain.losses, pulled.losses), "losses are the data's alone"
     moving = {name: value.clone().requires_grad_() for name, value in stack.tensors.items()}
     cost = sum(
@@ -172,12 +179,12 @@ def test_ditto_averages_what_fedavg_averages():
 def test_the_anchor_is_what_was_held_at_the_start_of_the_round(strategy, arm, monkeypatch):
     seen = []
 
-    def watch(*arguments, anchor, **rest):
-        seen.append(anchor)
-        return train(*arguments, anchor=anchor, **rest)
+    def watch(store, course, *rest):
+        seen.append(course.anchor)
+        return train(store, course, *rest)
 
-    train = training.fit
-    monkeypatch.setattr(training, "fit", watch)
+    train = training.fit_on_cores
+    monkeypatch.setattr(training, "fit_on_cores", watch)
     federation = assemble(make_config(strategy=strategy), make_clients())
     group = federation.engine.groups[0]
     arms = [name for name in training.TRAINED_ARMS if name in group.arms]
@@ -250,15 +257,15 @@ def test_clients_one_by_one_are_the_slow_twin_of_the_stack(strategy):
 
 
 def test_a_failed_fit_leaves_all_arms_as_they_were(monkeypatch):
-    train = training.fit
+    train = training.fit_on_cores
 
-    def broken(store, stack, lessons, *rest, **more):
-        fitted = train(store, stack, lessons, *rest, **more)
-        if any(lesson.client == "b1" for lesson in lessons):
+    def broken(store, course, *rest):
+        fitted = train(store, course, *rest)
+        if any(lesson.client == "b1" for lesson in course.lessons):
             raise RuntimeError("out of memory")
         return fitted
 
-    monkeypatch.setattr(training, "fit", broken)
+    monkeypatch.setattr(training, "fit_on_cores", broken)
     federation = assemble(make_config(strategy="ditto"), make_clients())
     group = federation.engine.groups[0]
     before = {arm: hashes(cohort) for arm, cohort in group.arms.items()}
@@ -271,15 +278,15 @@ def test_a_failed_fit_leaves_all_arms_as_they_were(monkeypatch):
 
 
 def test_a_personal_adapter_that_blows_up_is_not_written(monkeypatch):
-    train = training.fit
+    train = training.fit_on_cores
 
-    def explode(*arguments, **rest):
-        fitted = train(*arguments, **rest)
+    def explode(*arguments):
+        fitted = train(*arguments)
         for value in fitted.stack.tensors.values():
             value[10] = float("nan")  # a1 of the third arm
         return fitted
 
-    monkeypatch.setattr(training, "fit", explode)
+    monkeypatch.setattr(training, "fit_on_cores", explode)
     federation = assemble(make_config(strategy="ditto"), make_clients())
     group = federation.engine.groups[0]
     start = hashes(group.arms["personal"])

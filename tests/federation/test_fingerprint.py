@@ -13,7 +13,7 @@ from atlas.build import assemble
 from atlas.config.relations import FingerprintSettings
 from atlas.engines.printing import print_group
 from atlas.federation import fingerprint
-from atlas.federation.client import Clock, Lesson, fit
+from atlas.federation.client import Clock, Course, Lesson, fit
 from atlas.federation.cohort import adapter_sha256
 from atlas.federation.fingerprint import fold_examples, print_shapes, take_print
 from atlas.federation.forward import stack_cohorts
@@ -478,7 +478,7 @@ def test_warmup_takes_the_print_after_local_training_and_keeps_nothing_of_it():
     assert cosine(whole(cold, "label"), whole(warm, "label")) < 0.999
     twice = train.model_copy(update={"epochs": 2})
     stack = stack_cohorts([group.arms["held"].select(["a1"])])
-    fitted = fit(group.store, stack, [group.lesson("a1")], twice, Clock(SEED, 1, 3))
+    fitted = fit(group.store, Course(stack, [group.lesson("a1")]), twice, Clock(SEED, 1, 3))
     rows = group.store.rows("a1/train")
     wanted = take_print(group.store, fitted.stack, Lesson("a1", rows, rows[:0]), exact(), SEED)
     for name, value in wanted.sketches.items():

@@ -345,19 +345,19 @@ def test_clients_that_were_not_asked_are_sent_nothing_under_local():
 def test_a_client_that_blows_up_once_is_back_in_the_next_round(changes, monkeypatch):
     from atlas.engines import training
 
-    train = training.fit
+    train = training.fit_on_cores
 
-    def explode(store, stack, lessons, settings, clock, **rest):
-        fitted = train(store, stack, lessons, settings, clock, **rest)
+    def explode(store, course, settings, clock, *rest):
+        fitted = train(store, course, settings, clock, *rest)
         if clock.round == 1:
-            row = [lesson.client for lesson in lessons].index("a1")
+            row = [lesson.client for lesson in course.lessons].index("a1")
             for value in fitted.stack.tensors.values():
                 value[row] = float("nan")
             for first, second in fitted.moments.values():
                 first[row], second[row] = float("nan"), float("nan")
         return fitted
 
-    monkeypatch.setattr(training, "fit", explode)
+    monkeypatch.setattr(training, "fit_on_cores", explode)
     federation, _, _ = play(make_config(rounds=3, **changes))
     assert [(f["round"], f["client"]) for f in federation.state.failures] == [(1, "a1")]
     assert "NaN" in federation.state.failures[0]["reason"]

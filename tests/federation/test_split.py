@@ -5,7 +5,7 @@ import torch
 
 from atlas.build import assemble
 from atlas.errors import InputError
-from atlas.federation.client import Clock, fit
+from atlas.federation.client import Clock, Course, fit
 from atlas.federation.desk import ignore
 from atlas.federation.forward import stack_cohorts
 from atlas.federation.message import encode
@@ -37,9 +37,8 @@ def trained(points, config, anchored=False):
         there = {k: v + 0.1 for k, v in stack.tensors.items()}
         anchor = Anchor(there, torch.full((len(clients),), 0.3, dtype=torch.float64))
     lessons = [group.lesson(client) for client in clients]
-    return fit(
-        group.store, stack, lessons, config.train, Clock(0, 1, 1), points=points, anchor=anchor
-    )
+    course = Course(stack, lessons, anchor=anchor, points=points)
+    return fit(group.store, course, config.train, Clock(0, 1, 1))
 
 
 @pytest.mark.parametrize("anchored", [False, True])
@@ -67,7 +66,7 @@ def test_bytes_of_a_step_are_twice_batch_length_width_and_size():
     group = assemble(config, [make_client("one", train=4)]).engine.groups[0]
     stack = stack_cohorts([group.arms["held"]])
     lesson = group.lesson("one")
-    found = fit(group.store, stack, [lesson], config.train, Clock(0, 1, 1), points=[1])
+    found = fit(group.store, Course(stack, [lesson], points=[1]), config.train, Clock(0, 1, 1))
     tokens = int(group.store.lengths_of(lesson.train).sum())
     width = group.model.backbone.width
     # batch * mean length: padding is not sent.
@@ -83,7 +82,7 @@ def test_nothing_comes_down_where_the_client_trains_nothing():
     lesson = group.lesson("one")
     points = {None: None, 1: [1]}
     whole, split = (
-        fit(group.store, stack, [lesson], config.train, Clock(0, 1, 1), points=p)
+        fit(group.store, Course(stack, [lesson], points=p), config.train, Clock(0, 1, 1))
         for p in points.values()
     )
     assert split.wire.up[0] > 0

@@ -8,7 +8,7 @@ import torch
 
 from atlas.backbones.load import load_backbone
 from atlas.config.models import EarlyStop, TrainSettings
-from atlas.federation.client import Clock, Lesson, fit, plan_batches
+from atlas.federation.client import Clock, Course, Lesson, fit, plan_batches
 from atlas.federation.cohort import Layout, Member, initial_cohort
 from atlas.federation.forward import Model, stack_cohorts
 from atlas.federation.prefix import PrefixCache
@@ -119,7 +119,7 @@ def run_both(settings, sizes):
     lessons = [
         Lesson(c.id, store.rows(f"{c.id}/train"), store.rows(f"{c.id}/validation")) for c in clients
     ]
-    fitted = fit(store, stack_cohorts([cohort]), lessons, settings, CLOCK)
+    fitted = fit(store, Course(stack_cohorts([cohort]), lessons), settings, CLOCK)
     result = cohort.__class__(cohort.layout, cohort.members, fitted.stack.tensors)
     twins = []
     for client, member, lesson in zip(clients, members, lessons, strict=True):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 from collections.abc import Mapping, Sequence
 from functools import cached_property, partial
@@ -229,6 +230,11 @@ class TransformerBackbone:
         new = generate_greedily(self.model, rows, max_new_tokens, self.specials.pad, self._stops)
         texts: list[str] = self.tokenizer.batch_decode(new, skip_special_tokens=True)
         return texts
+
+    def twin(self) -> TransformerBackbone:
+        """The same weights in modules of their own, for another thread to hang hooks on."""
+        shared = [*self.model.parameters(), *self.model.buffers(), self.tokenizer]
+        return copy.deepcopy(self, {id(one): one for one in shared})
 
     def _require_causal(self, what: str) -> None:
         if not self.can_generate:

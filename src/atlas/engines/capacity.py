@@ -12,7 +12,7 @@ from atlas.config.models import TrainSettings
 from atlas.engines.groups import Group
 from atlas.engines.measure import peak_bytes
 from atlas.federation.allotting import regraded
-from atlas.federation.client import Clock, Lesson, fit
+from atlas.federation.client import Clock, Course, Lesson, fit
 from atlas.federation.forward import stack_cohorts
 from atlas.federation.split import lower_half, on_device
 from atlas.federation.store import ExampleStore
@@ -85,7 +85,7 @@ def trial_bytes(group: Group, client: str, settings: TrainSettings, seed: int) -
     def step() -> None:
         with torch.enable_grad():
             if point is None:
-                fit(store, stack, [lesson], one, Clock(seed, 1, 1))
+                fit(store, Course(stack, [lesson]), one, Clock(seed, 1, 1))
             else:
                 lower_half(group.model, stack, store.batch([rows]), point)
 

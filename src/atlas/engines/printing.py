@@ -11,7 +11,7 @@ from atlas.config.models import TrainSettings
 from atlas.config.relations import FingerprintSettings
 from atlas.engines.groups import Group
 from atlas.engines.known_prints import KNOWN, print_key
-from atlas.federation.client import Clock, Lesson, fit
+from atlas.federation.client import Clock, Course, Lesson, fit
 from atlas.federation.fingerprint import Print, take_print
 from atlas.federation.forward import Stack, stack_cohorts
 from atlas.federation.store import ExampleStore, Part
@@ -86,4 +86,5 @@ def _warm(  # noqa: PLR0913
     changes = {"epochs": epochs, "steps": None, "early_stop": None}
     settings = train.model_copy(update=changes)
     with torch.enable_grad():
-        return fit(group.store, stack, [group.lesson(client)], settings, clock).stack
+        course = Course(stack, [group.lesson(client)])
+        return fit(group.store, course, settings, clock).stack

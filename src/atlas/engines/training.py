@@ -8,7 +8,8 @@ import torch
 
 from atlas.config.models import TrainSettings
 from atlas.engines.groups import Group
-from atlas.federation.client import Clock, Fitted, Progress, fit
+from atlas.federation.client import Clock, Course, Fitted, Progress
+from atlas.federation.fitting import fit_on_cores
 from atlas.federation.forward import stack_cohorts
 from atlas.federation.stepping import Anchor, Moments, fresh_moments
 
@@ -38,17 +39,9 @@ def fit_group(
     lessons = [group.lesson(client) for _ in arms for client in clients]
     carried = _carried(group, arms, clients) if settings.keep_moments else None
     anchor = _anchor(group, arms, clients, settings.anchor)
-    fitted = fit(
-        group.store,
-        stack,
-        lessons,
-        settings,
-        clock,
-        carried=carried,
-        anchor=anchor,
-        points=[group.splits.get(client) for _ in arms for client in clients],
-        progress=progress,
-    )
+    points = [group.splits.get(client) for _ in arms for client in clients]
+    course = Course(stack, lessons, carried, anchor, points)
+    fitted = fit_on_cores(group.store, course, settings, clock, progress)
     sound = finite_rows(fitted)
     for i, arm in enumerate(arms):
         rows = [i * len(clients) + k for k in range(len(clients)) if sound[i * len(clients) + k]]

@@ -180,6 +180,10 @@ class Backbone(Protocol):
         """Greedy continuations of prompts (under whatever adapters are active)."""
         ...
 
+    def twin(self) -> Backbone:
+        """The same weights in modules of their own, for another thread to hang hooks on."""
+        ...
+
     @property
     def weights_id(self) -> str:
         """`fingerprint` as first taken."""

@@ -40,6 +40,40 @@ class Clock:
 
 
 @dataclass(frozen=True)
+class Course:
+    """Rows of a stack, and what each is taught from where.
+
+    Attributes:
+        stack: Adapters before training; not changed by it.
+        lessons: One per row.
+        carried: Moments and step counts of earlier rounds, if they are kept.
+        anchor: What rows are pulled to; losses are told without the pull.
+        points: Where the blocks of each row are split, None for a row that is not.
+    """
+
+    stack: Stack
+    lessons: Sequence[Lesson]
+    carried: tuple[Moments, Tensor] | None = None
+    anchor: Anchor | None = None
+    points: Sequence[int | None] | None = None
+
+    def rows(self, places: Sequence[int]) -> Course:
+        """The course of some rows only."""
+        index = torch.tensor(places, device=self.stack.labels.device)
+        carried = None
+        if self.carried is not None:
+            moments, made = self.carried
+            carried = ({k: (m[index], v[index]) for k, (m, v) in moments.items()}, made[index])
+        return Course(
+            self.stack.rows(index),
+            [self.lessons[row] for row in places],
+            carried,
+            self.anchor.rows(index) if self.anchor else None,
+            [self.points[row] for row in places] if self.points else None,
+        )
+
+
+@dataclass(frozen=True)
 class Fitted:
     """A trained stack: its tensors, mean training loss, steps made and optimiser moments.
 
@@ -69,16 +103,11 @@ def plan_batches(lesson: Lesson, settings: TrainSettings, clock: Clock) -> list[
     return plan
 
 
-def fit(  # noqa: PLR0913
+def fit(
     store: ExampleStore,
-    stack: Stack,
-    lessons: Sequence[Lesson],
+    course: Course,
     settings: TrainSettings,
     clock: Clock,
-    *,
-    carried: tuple[Moments, Tensor] | None = None,
-    anchor: Anchor | None = None,
-    points: Sequence[int | None] | None = None,
     progress: Progress | None = None,
 ) -> Fitted:
     """Train every row of a stack on its own lesson.
@@ -88,20 +117,17 @@ def fit(  # noqa: PLR0913
 
     Args:
         store: Where the lessons' examples are.
-        stack: Adapters before training; not changed.
-        lessons: One per row.
+        course: What to train, and on what.
         settings: Optimiser and length of training.
         clock: Where in the run this is.
-        carried: Moments and step counts of earlier rounds, if they are kept.
-        anchor: What rows are pulled to; losses are told without the pull.
-        points: Where the blocks of each row are split, None for a row that is not.
         progress: Called with (steps made, steps planned) of the longest row.
     """
+    stack, lessons, points = course.stack, course.lessons, course.points
     plans = [plan_batches(lesson, settings, clock) for lesson in lessons]
     batches = [[batch for epoch in plan for batch in epoch] for plan in plans]
     ends = [set(np.cumsum([len(epoch) for epoch in plan]).tolist()) for plan in plans]
     device = stack.labels.device
-    state = begin(stack, carried, anchor)
+    state = begin(stack, course.carried, course.anchor)
     watch = EarlyStop(settings.early_stop.patience, stack) if settings.early_stop else None
     totals = torch.zeros(len(lessons), dtype=torch.float64, device=device)
     counts = torch.zeros(len(lessons), dtype=torch.long, device=device)

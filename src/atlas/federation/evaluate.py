@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 import torch
@@ -12,10 +13,13 @@ from atlas.federation.forward import Model, Stack, adapters_active, run
 from atlas.federation.store import ExampleStore, Rows
 from atlas.federation.task import Example, Task
 from atlas.ops.metrics import class_scores, scored_part, text_scores
+from atlas.ops.parallel import cores_for, lending, side_by_side, worth_sharing
 
 EVALUATION_BATCH = 64
 GENERATION_BATCH = 16
 Scores = dict[str, float]
+Predicted = dict[int, tuple[np.ndarray, np.ndarray]]
+"""Losses and labels of some examples, by row of a stack."""
 
 
 @dataclass(frozen=True)
@@ -26,26 +30,52 @@ class Limits:
     max_new_tokens: int
 
 
-@torch.no_grad()
 def predict_rows(
     store: ExampleStore, stack: Stack, picks: Sequence[Rows]
 ) -> tuple[list[np.ndarray], list[np.ndarray]]:
     """Mean loss per example and predicted label per example, for every row of a stack."""
+    passes = list(_passes(store, picks))
+    tokens = [float(sum(store.lengths_of(part).sum() for part in some.values())) for some in passes]
+    cores = cores_for(stack.labels.device)
+    if worth_sharing(tokens, cores):
+        lend = lending(store.twin() for _ in range(cores))
+
+        def job(parts: dict[int, Rows]) -> Predicted:
+            with lend() as own:
+                return _predict(own, stack, parts)
+
+        found = side_by_side([partial(job, parts) for parts in passes])
+    else:
+        found = [_predict(store, stack, parts) for parts in passes]
     losses: list[list[np.ndarray]] = [[] for _ in picks]
     labels: list[list[np.ndarray]] = [[] for _ in picks]
+    for result in found:
+        for row, (loss, label) in result.items():
+            losses[row].append(loss)
+            labels[row].append(label)
+    return [np.concatenate(row) for row in losses], [np.concatenate(row) for row in labels]
+
+
+def _passes(store: ExampleStore, picks: Sequence[Rows]) -> Iterator[dict[int, Rows]]:
+    """What is run together: examples by row, those of one row in their order from pass to pass."""
     for start in range(0, max(len(pick) for pick in picks), EVALUATION_BATCH):
         parts = [pick[start : start + EVALUATION_BATCH] for pick in picks]
         rows = [row for row, part in enumerate(parts) if len(part)]
         for band in store.bands([parts[row] for row in rows]):
-            some = [rows[place] for place in band]
-            index = torch.tensor(some, device=stack.labels.device)
-            outcome = run(store.model, stack.rows(index), store.batch([parts[r] for r in some]))
-            means = (outcome.losses / outcome.counts.clamp_min(1)).double().cpu().numpy()
-            predicted = outcome.predicted.cpu().numpy()
-            for i, row in enumerate(some):
-                losses[row].append(means[i, : len(parts[row])])
-                labels[row].append(predicted[i, : len(parts[row])])
-    return [np.concatenate(row) for row in losses], [np.concatenate(row) for row in labels]
+            yield {rows[place]: parts[rows[place]] for place in band}
+
+
+@torch.no_grad()
+def _predict(store: ExampleStore, stack: Stack, parts: dict[int, Rows]) -> Predicted:
+    """Losses and labels of one pass."""
+    index = torch.tensor(list(parts), device=stack.labels.device)
+    outcome = run(store.model, stack.rows(index), store.batch(list(parts.values())))
+    means = (outcome.losses / outcome.counts.clamp_min(1)).double().cpu().numpy()
+    predicted = outcome.predicted.cpu().numpy()
+    return {
+        row: (means[i, : len(part)], predicted[i, : len(part)])
+        for i, (row, part) in enumerate(parts.items())
+    }
 
 
 def mean_losses(store: ExampleStore, stack: Stack, picks: Sequence[Rows]) -> list[float]:

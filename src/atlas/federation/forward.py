@@ -45,6 +45,10 @@ class Model:
         """The same model, with texts entering at a lower block."""
         return replace(self, first_block=block, prefix=None)
 
+    def twin(self) -> Model:
+        """The same model, free to be used by another thread."""
+        return replace(self, backbone=self.backbone.twin())
+
 
 @dataclass(frozen=True)
 class Stack:

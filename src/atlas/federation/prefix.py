@@ -12,7 +12,9 @@ import hashlib
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import groupby
+from threading import Lock
 from typing import Literal
 
 import numpy as np
@@ -23,13 +25,14 @@ from torch import Tensor
 from atlas.errors import InputError
 from atlas.federation.backbone import Backbone, Inputs
 from atlas.federation.slabs import Slabs
+from atlas.ops.parallel import side_by_side
 
 Format = Literal["exact", "half"]
 """How outputs are kept: as they are, or as float16, which keeps eleven bits of each number."""
 Ints = NDArray[np.int64]
 STEP = 4
 """Lengths are rounded up to a multiple of this."""
-BATCH_TOKENS = 256
+BATCH_TOKENS = 512
 """About so many tokens are computed together: enough to keep a core busy, and few enough that a
 batch for which texts are lacking wastes little."""
 TILE = 16
@@ -88,6 +91,7 @@ class PrefixCache:
         self.blocks = blocks
         self._backbone = backbone
         self._places: dict[bytes, int] = {}
+        self._lock = Lock()
         kept = torch.float16 if form == "half" else backbone.dtype
         self._slabs = Slabs(backbone.width, kept, backbone.device, budget)
 
@@ -106,16 +110,31 @@ class PrefixCache:
         keys = [texts.key(text) for text in range(len(texts.lengths))]
         missing = {key: text for text, key in enumerate(keys) if key not in self._places}
         wide = {key: -(-int(texts.lengths[text]) // STEP) * STEP for key, text in missing.items()}
-        done = 0
+        batches: list[tuple[int, list[bytes]]] = []
         for columns, some in groupby(sorted(missing, key=lambda k: (wide[k], k)), wide.__getitem__):
-            waiting = list(some)
-            rows = _rows(columns)
-            for start in range(0, len(waiting), rows):
-                batch = waiting[start : start + rows]
-                self._compute(texts, {key: missing[key] for key in batch}, rows, columns)
+            waiting, rows = list(some), _rows(columns)
+            batches += [
+                (columns, waiting[start : start + rows]) for start in range(0, len(waiting), rows)
+            ]
+        done = 0
+
+        def compute(columns: int, batch: Sequence[bytes]) -> None:
+            nonlocal done
+            chosen = [missing[key] for key in batch]
+            kept = self._compute(texts, chosen, columns)
+            with self._lock:
+                self._keep(kept, batch, texts.lengths[chosen])
                 done += len(batch)
                 if progress:
                     progress(done, len(missing))
+
+        jobs = [partial(compute, *batch) for batch in reversed(batches)]
+        if self._backbone.device.type == "cpu":
+            # A core for each even if it is the only one: divided operators round otherwise.
+            side_by_side(jobs)
+        else:
+            for job in jobs:
+                job()
         return np.array([self._places[key] for key in keys], dtype=np.int64)
 
     def take(self, index: Tensor) -> Tensor:
@@ -123,9 +142,10 @@ class PrefixCache:
         return self._slabs.take(index).to(self._backbone.dtype)
 
     @torch.no_grad()
-    def _compute(self, texts: Texts, chosen: dict[bytes, int], rows: int, columns: int) -> None:
+    def _compute(self, texts: Texts, chosen: Sequence[int], columns: int) -> Tensor:
+        """What is kept of some texts, token after token."""
         device = self._backbone.device
-        arrays = texts.rectangle(list(chosen.values()), rows, columns)
+        arrays = texts.rectangle(chosen, _rows(columns), columns)
         ids, types, mask = (torch.from_numpy(array).to(device) for array in arrays)
         hidden = run_prefix(self._backbone, Inputs(ids, mask, types), self.blocks)
         mask[len(chosen) :] = False
@@ -135,10 +155,13 @@ class PrefixCache:
                 "train.prefix_format: outputs of the lower blocks do not fit into half; "
                 "allowed: exact"
             )
+        return kept
+
+    def _keep(self, kept: Tensor, keys: Sequence[bytes], lengths: Ints) -> None:
         place = self._slabs.append(kept)
-        for key, text in chosen.items():
+        for key, length in zip(keys, lengths, strict=True):
             self._places[key] = place
-            place += int(texts.lengths[text])
+            place += int(length)
 
 
 def _rows(columns: int) -> int:

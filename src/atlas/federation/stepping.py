@@ -31,11 +31,16 @@ class Anchor:
     tensors: Mapping[str, Tensor]
     strength: Tensor
 
+    def rows(self, index: Tensor) -> Anchor:
+        """The anchor of some rows only."""
+        there = {name: value.index_select(0, index) for name, value in self.tensors.items()}
+        return Anchor(there, self.strength.index_select(0, index))
+
     def cost(self, stack: Stack, index: Tensor, modules: Sequence[str]) -> Tensor:
         """What the pull adds to the objectives of `stack`, the rows in `index` [n]."""
-        there = {name: value.index_select(0, index) for name, value in self.tensors.items()}
-        found = pull(stack.tensors, there, stack.scales, modules)
-        return self.strength.index_select(0, index).to(found.dtype) * found
+        there = self.rows(index)
+        found = pull(stack.tensors, there.tensors, stack.scales, modules)
+        return there.strength.to(found.dtype) * found
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ what they put out.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
@@ -26,6 +27,18 @@ BAND = 0.8
 """Rows with fewer tokens than this share of the longest run in a pass of their own."""
 PASS_TOKENS = 2048
 """Most tokens of a pass, unless a single row has more."""
+
+
+def banded(tokens: Sequence[float], room: float) -> list[list[int]]:
+    """Places in groups of like many tokens, with no more than `room` of them when filled up."""
+    bands: list[list[int]] = []
+    for row in sorted(range(len(tokens)), key=lambda row: (-tokens[row], row)):
+        most = tokens[bands[-1][0]] if bands else 0
+        fits = bands and (len(bands[-1]) + 1) * most <= room
+        if not fits or tokens[row] < BAND * most:
+            bands.append([])
+        bands[-1].append(row)
+    return [sorted(band) for band in bands]
 
 
 class ExampleStore:
@@ -61,6 +74,12 @@ class ExampleStore:
         if model.prefix is not None:
             host = (t.cpu().numpy() for t in (self.ids, self.types, self.offsets, self.lengths))
             self._cached = torch.from_numpy(model.prefix.places(Texts(*host), progress)).to(device)
+
+    def twin(self) -> ExampleStore:
+        """The same examples for a model that another thread may use."""
+        twin = copy.copy(self)
+        twin.model = self.model.twin()
+        return twin
 
     def rows(self, part: str) -> Rows:
         """Positions of one part's examples."""
@@ -98,15 +117,7 @@ class ExampleStore:
         Rows are independent, so running them in groups changes nothing but the padding computed.
         No group is larger than `PASS_TOKENS`, so what a pass takes does not grow with the clients.
         """
-        tokens = [int(self._host_lengths[pick].sum()) for pick in picks]
-        bands: list[list[int]] = []
-        for row in sorted(range(len(picks)), key=lambda row: (-tokens[row], row)):
-            most = tokens[bands[-1][0]] if bands else 0
-            fits = bands and (len(bands[-1]) + 1) * most <= PASS_TOKENS
-            if not fits or tokens[row] < BAND * most:
-                bands.append([])
-            bands[-1].append(row)
-        return [sorted(band) for band in bands]
+        return banded([int(self._host_lengths[pick].sum()) for pick in picks], PASS_TOKENS)
 
     def batch(self, picks: Sequence[Rows]) -> Batch:
         """The examples picked for each row of a stack, packed row by row."""

@@ -1,0 +1,140 @@
+"""Training and scoring on two cores: what one core gives, the same bits every time."""
+
+import pytest
+import torch
+
+from atlas.backbones.load import load_backbone
+from atlas.engines.groups import Group
+from atlas.federation import fitting
+from atlas.federation.client import Clock, Course, fit
+from atlas.federation.evaluate import predict_rows
+from atlas.federation.fitting import fit_on_cores
+from atlas.federation.forward import adapters_active, stack_cohorts
+from atlas.federation.stepping import Anchor, fresh_moments
+from tests.federation.test_split import assemble, settings
+from tests.helpers import make_client
+
+CLOCK = Clock(0, 1, 2)
+
+
+@pytest.fixture
+def two_cores():
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)
+
+
+def make_group(name="tiny", **train) -> tuple[Group, object]:
+    config = settings(backbone={"name": name, "dtype": "float64"}, train=train)
+    clients = [make_client(f"c{i}", train=6 + 3 * i, seed=i) for i in range(5)]
+    return assemble(config, clients).engine.groups[0], config.train
+
+
+def full_course(group):
+    """Rows that differ in all that a course can say of a row."""
+    stack = stack_cohorts([group.arms["held"]])
+    count = len(stack.labels)
+    draw = torch.Generator().manual_seed(3)
+    far = {
+        name: torch.randn(value.shape, generator=draw, dtype=value.dtype)
+        for name, value in stack.tensors.items()
+    }
+    moments = {name: (0.1 * far[name], 0.1 * far[name].square()) for name in fresh_moments(stack)}
+    return Course(
+        stack,
+        [group.lesson(client) for client in group.holders],
+        (moments, torch.arange(count)),
+        Anchor(far, torch.linspace(0, 0.4, count, dtype=torch.float64)),
+        [1 if row % 2 else None for row in range(count)],
+    )
+
+
+def close(one, other):
+    return torch.allclose(one, other, atol=1e-10, rtol=0)
+
+
+@pytest.mark.parametrize("patience", [None, 1])
+@pytest.mark.parametrize("name", ["tiny", "tiny-causal"])
+def test_rows_trained_on_two_cores_equal_those_of_one(two_cores, name, patience):
+    stop = {"early_stop": {"patience": patience}} if patience else {}
+    group, train = make_group(name, epochs=3, batch=4, **stop)
+    course = full_course(group)
+    wanted, found = (run(group.store, course, train, CLOCK) for run in (fit, fit_on_cores))
+    for key, value in wanted.stack.tensors.items():
+        assert not close(value, course.stack.tensors[key]), "nothing was trained"
+        assert close(found.stack.tensors[key], value), key
+        for one, other in zip(found.moments[key], wanted.moments[key], strict=True):
+            assert close(one, other), key
+    assert close(found.losses, wanted.losses)
+    assert torch.equal(found.steps, wanted.steps) and torch.equal(found.made, wanted.made)
+    assert found.wire == wanted.wire
+    assert sorted(found.wire.up) == [1, 3]
+
+
+def test_the_work_is_really_divided_and_gives_the_same_bits_again(two_cores, monkeypatch):
+    group, train = make_group(epochs=2, batch=4)
+    course = full_course(group)
+    sizes = []
+    monkeypatch.setattr(
+        fitting,
+        "fit",
+        lambda store, part, *rest: sizes.append(len(part.lessons)) or fit(store, part, *rest),
+    )
+    first, again = (fit_on_cores(group.store, course, train, CLOCK) for _ in range(2))
+    assert len(sizes) >= 4 and sum(sizes) == 10
+    for key, value in first.stack.tensors.items():
+        assert torch.equal(again.stack.tensors[key], value)
+
+
+def test_one_core_divides_nothing(monkeypatch):
+    group, train = make_group(epochs=1, batch=4)
+    monkeypatch.setattr(fitting, "side_by_side", lambda jobs: pytest.fail("divided"))
+    fit_on_cores(group.store, full_course(group), train, CLOCK)
+
+
+def test_progress_counts_the_steps_of_all(two_cores):
+    group, train = make_group(epochs=2, batch=4)
+    told = []
+    fit_on_cores(group.store, full_course(group), train, CLOCK, lambda *now: told.append(now))
+    total = told[0][1]
+    assert told == [(step, total) for step in range(1, total + 1)]
+    assert total >= 2 * 2 * -(-18 // 4)
+
+
+def test_predictions_on_two_cores_equal_those_of_one(two_cores, monkeypatch):
+    group, _ = make_group()
+    monkeypatch.setattr("atlas.federation.store.PASS_TOKENS", 40)
+    stack = stack_cohorts([group.arms["held"]])
+    picks = [group.store.rows(f"{client}/train") for client in group.holders]
+    found = predict_rows(group.store, stack, picks)
+    torch.set_num_threads(1)
+    wanted = predict_rows(group.store, stack, picks)
+    for one, other, pick in zip(found[0], wanted[0], picks, strict=True):
+        assert len(one) == len(pick)
+        assert abs(one - other).max() < 1e-10
+    assert [row.tolist() for row in found[1]] == [row.tolist() for row in wanted[1]]
+
+
+@pytest.mark.parametrize("name", ["tiny", "tiny-causal", "minilm"])
+def test_a_twin_shares_weights_but_not_hooks(name):
+    backbone = load_backbone(name)
+    twin = backbone.twin()
+    own, other = dict(backbone.model.named_parameters()), dict(twin.model.named_parameters())
+    assert own.keys() == other.keys()
+    assert all(other[key].data_ptr() == value.data_ptr() for key, value in own.items())
+    assert twin.tokenizer is backbone.tokenizer
+    for block in range(backbone.depth):
+        mine, its = backbone.linears(block), twin.linears(block)
+        assert mine.keys() == its.keys()
+        assert all(its[key] is not module for key, module in mine.items())
+
+
+def test_adapters_of_one_twin_do_not_act_in_the_other():
+    group, _ = make_group()
+    twin = group.model.twin()
+    stack = stack_cohorts([group.arms["held"]])
+    with adapters_active(twin, stack):
+        hooks = [len(m._forward_hooks) for m in group.model.backbone.linears(1).values()]
+        others = [len(m._forward_hooks) for m in twin.backbone.linears(1).values()]
+    assert sum(hooks) == 0 and sum(others) > 0
