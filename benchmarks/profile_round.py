@@ -1,6 +1,6 @@
 """Where the time of one round goes: `python benchmarks/profile_round.py [key=value ...]`.
 
-Trains the second round of `atlas run glue strategy=local` (or `demo`, without ATLAS_DATA) under
+Trains rounds of `atlas run glue strategy=local` (or `demo`, without ATLAS_DATA), one of them under
 torch's profiler, and compares the whole with the rate at which this machine multiplies matrices of
 the sizes that occur in it.
 """
@@ -8,8 +8,10 @@ the sizes that occur in it.
 from __future__ import annotations
 
 import os
+import statistics
 import sys
 import time
+from itertools import count
 
 import torch
 from torch.profiler import ProfilerActivity, profile
@@ -19,6 +21,8 @@ from atlas.build import build_federation
 from atlas.config.load import load_config
 from atlas.federation.message import encode
 from atlas.jobs.running import set_threads
+from atlas.ops.parallel import side_by_side
+from atlas.runs.heap import map_large_pieces
 
 KINDS = {
     "matrix products": ("mm", "addmm", "bmm", "baddbmm"),
@@ -40,17 +44,22 @@ def kind_of(op: str) -> str:
     return "attention" if "attention" in name else "other"
 
 
-def product_rate(tokens: int, width: int) -> float:
-    """Floating-point operations a second of the block's largest product, forward and backward."""
+def product_rate(tokens: int, width: int, cores: int) -> float:
+    """Operations a second of the block's largest product, both ways, by all cores side by side."""
     x, w = torch.randn(tokens, width), torch.randn(4 * width, width)
     y = x @ w.T
+
+    def products() -> None:
+        for _ in range(10):
+            torch.mm(x, w.T)
+            torch.mm(y, w)
+
     best = float("inf")
-    for _ in range(10):
+    for _ in range(5):
         began = time.perf_counter()
-        torch.mm(x, w.T)
-        torch.mm(y, w)
+        side_by_side([products] * cores)
         best = min(best, time.perf_counter() - began)
-    return 2 * 2 * tokens * 4 * width * width / best
+    return cores * 10 * 2 * 2 * tokens * 4 * width * width / best
 
 
 def main(overrides: list[str]) -> None:
@@ -60,21 +69,27 @@ def main(overrides: list[str]) -> None:
         preset, ["strategy=local", "alone=false", "ranks.method=fixed", *overrides]
     )
     threads = set_threads(config)
+    map_large_pieces()
     federation = build_federation(config)
     clients = sorted(federation.holders)
-    fit = federation.engine.ask
+    numbers = count(1)
 
-    def round_(number: int) -> None:
-        fit("fit", dict.fromkeys(clients, encode({}, {"round": number})))
+    def round_() -> float:
+        began = time.perf_counter()
+        payload = encode({}, {"round": next(numbers)})
+        federation.engine.ask("fit", dict.fromkeys(clients, payload))
+        return time.perf_counter() - began
 
-    round_(1)
-    began = time.perf_counter()
-    round_(2)
-    seconds = time.perf_counter() - began
+    round_()
+    seconds = statistics.median(round_() for _ in range(5))
+    # Counters see the operators of their own thread only.
+    torch.set_num_threads(1)
+    alone = statistics.median(round_() for _ in range(3))
     with FlopCounterMode(display=False) as counter:
-        round_(3)
+        round_()
     with profile(activities=[ProfilerActivity.CPU]) as traced:
-        round_(4)
+        round_()
+    torch.set_num_threads(threads)
     times: dict[str, float] = {}
     for event in traced.key_averages():
         if event.key.startswith("aten::"):
@@ -83,14 +98,15 @@ def main(overrides: list[str]) -> None:
     total = sum(times.values())
     flops = counter.get_total_flops()
     width = next(iter(federation.models.values())).backbone.width
-    rate = product_rate(2048, width)
-    print(f"{preset}, {len(clients)} clients, {threads} threads: {seconds:.2f} s a round")
+    rate = product_rate(2048, width, threads)
+    print(f"{preset}, {len(clients)} clients: {seconds:.2f} s a round on {threads} cores, ", end="")
+    print(f"{alone:.2f} s on one; of the latter")
     for kind, spent in sorted(times.items(), key=lambda pair: -pair[1]):
         print(f"  {kind:20} {100 * spent / total:5.1f} %")
     print(
         f"work: {flops / 1e9:.0f} GFLOP, {flops / seconds / 1e9:.1f} GFLOP/s over the whole round"
     )
-    print(f"this machine's matrix products: {rate / 1e9:.1f} GFLOP/s")
+    print(f"matrix products, {threads} cores side by side: {rate / 1e9:.1f} GFLOP/s")
     print(f"the round runs at {100 * flops / seconds / rate:.0f} % of that rate")
 
 
