@@ -20,6 +20,14 @@ def real_data() -> Path:
     return Path(folder)
 
 
+@pytest.fixture
+def two_cores():
+    """Torch with two threads, as on a machine with two cores, whatever this one has."""
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(1)
+
+
 @pytest.fixture(autouse=True)
 def _nothing_known(monkeypatch):
     """Fingerprints that another test took are not this one's."""

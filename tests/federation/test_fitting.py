@@ -5,12 +5,15 @@ import torch
 
 from atlas.backbones.load import load_backbone
 from atlas.engines.groups import Group
-from atlas.federation import fitting
+from atlas.federation import fitting, store
 from atlas.federation.client import Clock, Course, fit
 from atlas.federation.evaluate import predict_rows
 from atlas.federation.fitting import fit_on_cores
 from atlas.federation.forward import adapters_active, stack_cohorts
+from atlas.federation.message import encode
 from atlas.federation.stepping import Anchor, fresh_moments
+from atlas.federation.transport import Failure
+from atlas.ops.parallel import side_by_side
 from tests.federation.test_split import assemble, settings
 from tests.helpers import make_client
 
@@ -18,11 +21,16 @@ CLOCK = Clock(0, 1, 2)
 
 
 @pytest.fixture
-def two_cores():
-    before = torch.get_num_threads()
-    torch.set_num_threads(2)
-    yield
-    torch.set_num_threads(before)
+def shared(monkeypatch):
+    """How many pieces were divided among cores, each time that any were."""
+    found = []
+
+    def watched(jobs, halted=None):
+        found.append(len(jobs))
+        return side_by_side(jobs, halted)
+
+    monkeypatch.setattr(store, "side_by_side", watched)
+    return found
 
 
 def make_group(name="tiny", **train) -> tuple[Group, object]:
@@ -56,11 +64,14 @@ def close(one, other):
 
 @pytest.mark.parametrize("patience", [None, 1])
 @pytest.mark.parametrize("name", ["tiny", "tiny-causal"])
-def test_rows_trained_on_two_cores_equal_those_of_one(two_cores, name, patience):
+def test_rows_trained_on_two_cores_equal_those_of_one(two_cores, shared, name, patience):
     stop = {"early_stop": {"patience": patience}} if patience else {}
     group, train = make_group(name, epochs=3, batch=4, **stop)
     course = full_course(group)
-    wanted, found = (run(group.store, course, train, CLOCK) for run in (fit, fit_on_cores))
+    found = fit_on_cores(group.store, course, train, CLOCK)
+    assert shared, "nothing was divided"
+    torch.set_num_threads(1)
+    wanted = fit(group.store, course, train, CLOCK)
     for key, value in wanted.stack.tensors.items():
         assert not close(value, course.stack.tensors[key]), "nothing was trained"
         assert close(found.stack.tensors[key], value), key
@@ -72,25 +83,51 @@ def test_rows_trained_on_two_cores_equal_those_of_one(two_cores, name, patience)
     assert sorted(found.wire.up) == [1, 3]
 
 
-def test_the_work_is_really_divided_and_gives_the_same_bits_again(two_cores, monkeypatch):
+def test_divided_work_gives_the_same_bits_again(two_cores, shared):
     group, train = make_group(epochs=2, batch=4)
     course = full_course(group)
-    sizes = []
-    monkeypatch.setattr(
-        fitting,
-        "fit",
-        lambda store, part, *rest: sizes.append(len(part.lessons)) or fit(store, part, *rest),
-    )
     first, again = (fit_on_cores(group.store, course, train, CLOCK) for _ in range(2))
-    assert len(sizes) >= 4 and sum(sizes) == 10
+    assert len(shared) == 2 and shared[0] == shared[1] >= 3
     for key, value in first.stack.tensors.items():
         assert torch.equal(again.stack.tensors[key], value)
 
 
-def test_one_core_divides_nothing(monkeypatch):
+def test_one_core_divides_nothing(shared):
     group, train = make_group(epochs=1, batch=4)
-    monkeypatch.setattr(fitting, "side_by_side", lambda jobs: pytest.fail("divided"))
     fit_on_cores(group.store, full_course(group), train, CLOCK)
+    assert not shared
+
+
+def test_a_group_that_fails_halts_the_others(two_cores, monkeypatch):
+    group, train = make_group(epochs=50, batch=4)
+    course, steps = full_course(group), []
+
+    def broken(store, part, settings, clock, progress):
+        if part.lessons[0].client == "c4":
+            raise RuntimeError("out of memory")
+        return fit(store, part, settings, clock, progress)
+
+    monkeypatch.setattr(fitting, "fit", broken)
+    with pytest.raises(RuntimeError, match="out of memory"):
+        fit_on_cores(group.store, course, train, CLOCK, lambda *now: steps.append(now))
+    assert len(steps) < 100, "fifty epochs were to be made by every group"
+    monkeypatch.setattr(fitting, "fit", fit)
+    fit_on_cores(group.store, course, train.model_copy(update={"epochs": 1}), CLOCK)
+
+
+def test_clients_that_fail_on_two_cores_are_found_one_by_one(two_cores, monkeypatch):
+    config = settings(train={"epochs": None, "steps": 1, "batch": 4})
+    federation = assemble(config, [make_client(f"c{i}", seed=i) for i in range(5)])
+
+    def broken(store, part, *rest):
+        if any(lesson.client == "c2" for lesson in part.lessons):
+            raise RuntimeError("out of memory")
+        return fit(store, part, *rest)
+
+    monkeypatch.setattr(fitting, "fit", broken)
+    asked = dict.fromkeys(federation.holders, encode({}, {"round": 1}))
+    replies = federation.engine.ask("fit", asked)
+    assert [client for client, reply in replies.items() if isinstance(reply, Failure)] == ["c2"]
 
 
 def test_progress_counts_the_steps_of_all(two_cores):
@@ -102,12 +139,13 @@ def test_progress_counts_the_steps_of_all(two_cores):
     assert total >= 2 * 2 * -(-18 // 4)
 
 
-def test_predictions_on_two_cores_equal_those_of_one(two_cores, monkeypatch):
+def test_predictions_on_two_cores_equal_those_of_one(two_cores, shared, monkeypatch):
     group, _ = make_group()
     monkeypatch.setattr("atlas.federation.store.PASS_TOKENS", 40)
     stack = stack_cohorts([group.arms["held"]])
     picks = [group.store.rows(f"{client}/train") for client in group.holders]
     found = predict_rows(group.store, stack, picks)
+    assert shared, "nothing was divided"
     torch.set_num_threads(1)
     wanted = predict_rows(group.store, stack, picks)
     for one, other, pick in zip(found[0], wanted[0], picks, strict=True):
@@ -119,7 +157,8 @@ def test_predictions_on_two_cores_equal_those_of_one(two_cores, monkeypatch):
 @pytest.mark.parametrize("name", ["tiny", "tiny-causal", "minilm"])
 def test_a_twin_shares_weights_but_not_hooks(name):
     backbone = load_backbone(name)
-    twin = backbone.twin()
+    first, twin = backbone.twins(2)
+    assert first is backbone and backbone.twins(2)[1] is twin and twin.twins(1) == [twin]
     own, other = dict(backbone.model.named_parameters()), dict(twin.model.named_parameters())
     assert own.keys() == other.keys()
     assert all(other[key].data_ptr() == value.data_ptr() for key, value in own.items())
@@ -132,7 +171,7 @@ def test_a_twin_shares_weights_but_not_hooks(name):
 
 def test_adapters_of_one_twin_do_not_act_in_the_other():
     group, _ = make_group()
-    twin = group.model.twin()
+    _, twin = group.model.twins(2)
     stack = stack_cohorts([group.arms["held"]])
     with adapters_active(twin, stack):
         hooks = [len(m._forward_hooks) for m in group.model.backbone.linears(1).values()]

@@ -59,6 +59,16 @@ def test_a_cold_and_a_warm_cache_give_the_same_bits(name, threads):
         torch.set_num_threads(before)
 
 
+def test_as_many_cores_as_there_are_give_the_same_bits(two_cores):
+    backbone = load_backbone("minilm")
+    texts = make_texts(np.random.default_rng(1).integers(1, 30, 60))
+    two = outputs(PrefixCache(backbone, 3, 2**24, "exact"), texts)
+    torch.set_num_threads(1)
+    one = outputs(PrefixCache(backbone, 3, 2**24, "exact"), texts)
+    for first, second in zip(one, two, strict=True):
+        assert torch.equal(first, second)
+
+
 def test_the_cache_holds_what_the_blocks_put_out():
     backbone = load_backbone("tiny", dtype=torch.float64)
     texts = make_texts([5, 9, 1, 9, 30])

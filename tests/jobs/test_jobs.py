@@ -157,6 +157,20 @@ def test_a_run_that_is_running_is_locked(tmp_path):
     assert isinstance(resume_run(run.path), Finished)
 
 
+def test_a_run_on_two_cores_resumes_to_the_same_bits(tmp_path, two_cores):
+    config = small(rounds=3, threads=2, data={**DATA, "clients_per_task": 3})
+    whole = start_run(config, tmp_path / "whole")
+
+    def crash(event, fields):
+        if event == "round_started" and fields["round"] == 2:
+            raise OSError("lost power")
+
+    with pytest.raises(OSError, match="lost power"):
+        start_run(config, tmp_path / "part", crash)
+    resumed = resume_run(tmp_path / "part" / "small")
+    assert resumed.summary["adapters_sha256"] == whole.summary["adapters_sha256"]
+
+
 def test_resume_forces_the_recorded_threads(tmp_path):
     run = unfinished(tmp_path, threads=2)
     torch.set_num_threads(1)

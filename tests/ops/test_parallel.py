@@ -1,5 +1,6 @@
 """Work side by side: fair hands, one core each, errors that are not lost."""
 
+import _thread
 import threading
 
 import pytest
@@ -8,18 +9,12 @@ import torch
 from atlas.ops.parallel import cores_for, lending, side_by_side, worth_sharing
 
 
-@pytest.fixture
-def two_cores():
-    before = torch.get_num_threads()
-    torch.set_num_threads(2)
-    yield
-    torch.set_num_threads(before)
-
-
 def test_sharing_is_worth_it_unless_one_piece_outweighs_the_rest():
     assert worth_sharing([1.0] * 4, 2)
     assert not worth_sharing([1.0] * 4, 1), "one core has nobody beside it"
     assert not worth_sharing([9.0, 1.0], 2), "one core would wait for the other"
+    assert not worth_sharing([1.0] * 9, 8), "seven cores would wait for the ninth piece"
+    assert worth_sharing([1.0] * 16, 8)
     assert not worth_sharing([1.0], 2)
     assert not worth_sharing([], 2)
 
@@ -67,13 +62,29 @@ def test_results_keep_the_order_of_jobs():
     assert side_by_side([lambda value=value: value for value in range(5)]) == list(range(5))
 
 
-def test_an_error_is_raised_when_all_have_ended(two_cores):
-    ended = []
+def test_after_a_failure_those_begun_end_and_no_other_begins(two_cores):
+    halted, ended = threading.Event(), []
 
     def fails():
         raise ValueError("no")
 
+    def waits():
+        ended.append(halted.wait(timeout=30))
+
     with pytest.raises(ValueError, match="no"):
-        side_by_side([fails, lambda: ended.append(True)])
-    assert ended == [True]
+        side_by_side([waits, fails, *[waits] * 20], halted)
+    assert 1 <= len(ended) <= 2 and all(ended)
     assert torch.get_num_threads() == 2
+
+
+def test_an_interrupt_does_not_wait_for_the_queue(two_cores):
+    halted, ended = threading.Event(), []
+
+    def job():
+        if not ended:
+            _thread.interrupt_main()
+        ended.append(halted.wait(timeout=30))
+
+    with pytest.raises(KeyboardInterrupt):
+        side_by_side([job] * 20, halted)
+    assert len(ended) <= 4 and all(ended)

@@ -92,6 +92,7 @@ class TransformerBackbone:
         self.specials = Specials.of(tokenizer, self.config)
         self.max_positions: int = self.config.max_position_embeddings - self.family.reserved
         self._stops = take_stop_tokens(model, self.specials) if self.can_generate else ()
+        self._twins: list[TransformerBackbone] = []
 
     def tokenize(self, task: Task, examples: Sequence[Example], max_length: int) -> Inputs:
         """Tokenise examples; causal answers are never truncated away, prompts are."""
@@ -231,10 +232,14 @@ class TransformerBackbone:
         texts: list[str] = self.tokenizer.batch_decode(new, skip_special_tokens=True)
         return texts
 
-    def twin(self) -> TransformerBackbone:
-        """The same weights in modules of their own, for another thread to hang hooks on."""
-        shared = [*self.model.parameters(), *self.model.buffers(), self.tokenizer]
-        return copy.deepcopy(self, {id(one): one for one in shared})
+    def twins(self, count: int) -> list[TransformerBackbone]:
+        """This one and others with the same weights in modules of their own, `count` in all."""
+        while len(self._twins) < count - 1:
+            shared = [*self.model.parameters(), *self.model.buffers(), self.tokenizer]
+            known: dict[int, object] = {id(one): one for one in shared}
+            known[id(self._twins)] = []
+            self._twins.append(copy.deepcopy(self, known))
+        return [self, *self._twins[: count - 1]]
 
     def _require_causal(self, what: str) -> None:
         if not self.can_generate:

@@ -57,11 +57,10 @@ def compare(  # noqa: PLR0913
 
 def _run_apart(study: Any, out: Path, workers: int, lines: Any) -> tuple[Any, bool]:  # noqa: ANN401
     """Finish a study's runs in several processes; the study as run, and whether all are done."""
-    import os
-
     from atlas.jobs.workers import run_apart, with_threads
+    from atlas.runs.machine import usable_cores
 
-    study = with_threads(study, max(1, (os.cpu_count() or 1) // workers))
+    study = with_threads(study, max(1, usable_cores() // workers))
     jobs = study.jobs()
 
     def say(number: int, news: str) -> None:

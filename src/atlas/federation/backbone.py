@@ -180,8 +180,11 @@ class Backbone(Protocol):
         """Greedy continuations of prompts (under whatever adapters are active)."""
         ...
 
-    def twin(self) -> Backbone:
-        """The same weights in modules of their own, for another thread to hang hooks on."""
+    def twins(self, count: int) -> Sequence[Backbone]:
+        """This one and others with the same weights in modules of their own, `count` in all.
+
+        A thread may hang hooks on one while others use theirs.
+        """
         ...
 
     @property

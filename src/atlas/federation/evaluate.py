@@ -13,7 +13,7 @@ from atlas.federation.forward import Model, Stack, adapters_active, run
 from atlas.federation.store import ExampleStore, Rows
 from atlas.federation.task import Example, Task
 from atlas.ops.metrics import class_scores, scored_part, text_scores
-from atlas.ops.parallel import cores_for, lending, side_by_side, worth_sharing
+from atlas.ops.parallel import cores_for, worth_sharing
 
 EVALUATION_BATCH = 64
 GENERATION_BATCH = 16
@@ -36,17 +36,11 @@ def predict_rows(
     """Mean loss per example and predicted label per example, for every row of a stack."""
     passes = list(_passes(store, picks))
     tokens = [float(sum(store.lengths_of(part).sum() for part in some.values())) for some in passes]
-    cores = cores_for(stack.labels.device)
-    if worth_sharing(tokens, cores):
-        lend = lending(store.twin() for _ in range(cores))
-
-        def job(parts: dict[int, Rows]) -> Predicted:
-            with lend() as own:
-                return _predict(own, stack, parts)
-
-        found = side_by_side([partial(job, parts) for parts in passes])
+    predict = partial(_predict, stack)
+    if worth_sharing(tokens, cores_for(stack.labels.device)):
+        found = store.on_cores(predict, passes)
     else:
-        found = [_predict(store, stack, parts) for parts in passes]
+        found = [predict(store, parts) for parts in passes]
     losses: list[list[np.ndarray]] = [[] for _ in picks]
     labels: list[list[np.ndarray]] = [[] for _ in picks]
     for result in found:
@@ -66,7 +60,7 @@ def _passes(store: ExampleStore, picks: Sequence[Rows]) -> Iterator[dict[int, Ro
 
 
 @torch.no_grad()
-def _predict(store: ExampleStore, stack: Stack, parts: dict[int, Rows]) -> Predicted:
+def _predict(stack: Stack, store: ExampleStore, parts: dict[int, Rows]) -> Predicted:
     """Losses and labels of one pass."""
     index = torch.tensor(list(parts), device=stack.labels.device)
     outcome = run(store.model, stack.rows(index), store.batch(list(parts.values())))

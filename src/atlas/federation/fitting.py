@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
-from threading import Lock
+from concurrent.futures import CancelledError
+from threading import Event, Lock
 
 import torch
 from torch import Tensor
@@ -14,7 +14,7 @@ from atlas.federation.client import Clock, Course, Fitted, Progress, fit, plan_b
 from atlas.federation.forward import Stack
 from atlas.federation.split import Wire
 from atlas.federation.store import PASS_TOKENS, ExampleStore, banded
-from atlas.ops.parallel import cores_for, lending, side_by_side, worth_sharing
+from atlas.ops.parallel import cores_for, worth_sharing
 
 HANDS = 2
 """At least about so many groups of rows for each core, so that all end at about the same time."""
@@ -30,7 +30,8 @@ def fit_on_cores(
     """As `fit`, with the rows divided among the cores that torch was given.
 
     Which rows stay together depends on their texts and the number of cores alone, not on which core
-    is free first, so a run gives the same bits whenever it is repeated with as many of them.
+    is free first, so a run gives the same bits whenever it is repeated with as many of them. Where
+    they are divided, `progress` is told the steps of all groups together.
     """
     plans = [plan_batches(lesson, settings, clock) for lesson in course.lessons]
     steps = [sum(map(len, plan)) for plan in plans]
@@ -39,32 +40,39 @@ def fit_on_cores(
         for plan in plans
     ]
     cores = cores_for(course.stack.labels.device)
-    width = [all_ / made for all_, made in zip(tokens, steps, strict=True)]
-    hands = banded(width, min(PASS_TOKENS, sum(width) / (HANDS * cores)))
+    hands = _hands([all_ / max(1, made) for all_, made in zip(tokens, steps, strict=True)], cores)
     loads = [sum(tokens[row] for row in hand) for hand in hands]
-    if not worth_sharing(loads, cores):
+    order = sorted(range(len(hands)), key=lambda place: -loads[place])
+    if not worth_sharing([loads[place] for place in order], cores):
         return fit(store, course, settings, clock, progress)
-    hands = [hands[place] for place in sorted(range(len(hands)), key=lambda at: -loads[at])]
-    lend = lending(store.twin() for _ in range(cores))
-    tell = progress and _counting(progress, sum(max(steps[row] for row in h) for h in hands))
+    hands = [hands[place] for place in order]
+    halted = Event()
+    tell = _counting(progress, sum(max(steps[row] for row in hand) for hand in hands), halted)
 
-    def job(hand: Sequence[int]) -> Fitted:
-        with lend() as own:
-            return fit(own, course.rows(hand), settings, clock, tell)
+    def train(own: ExampleStore, hand: Sequence[int]) -> Fitted:
+        return fit(own, course.rows(hand), settings, clock, tell)
 
-    return _joined(course.stack, hands, side_by_side([partial(job, hand) for hand in hands]))
+    return _joined(course.stack, hands, store.on_cores(train, hands, halted))
 
 
-def _counting(progress: Progress, total: int) -> Progress:
-    """Tells the steps of all threads together."""
+def _hands(tokens: Sequence[float], cores: int) -> list[list[int]]:
+    """Rows with so many tokens a step, in groups that fill a pass and are enough for the cores."""
+    return banded(tokens, min(PASS_TOKENS, sum(tokens) / (HANDS * cores)))
+
+
+def _counting(progress: Progress | None, total: int, halted: Event) -> Progress:
+    """Tells the steps of all threads together, and ends them when they are halted."""
     lock, done = Lock(), 0
 
     def step(made: int, planned: int) -> None:
         del made, planned
         nonlocal done
+        if halted.is_set():
+            raise CancelledError
         with lock:
             done += 1
-            progress(done, total)
+            if progress:
+                progress(done, total)
 
     return step
 

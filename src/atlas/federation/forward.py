@@ -45,9 +45,9 @@ class Model:
         """The same model, with texts entering at a lower block."""
         return replace(self, first_block=block, prefix=None)
 
-    def twin(self) -> Model:
-        """The same model, free to be used by another thread."""
-        return replace(self, backbone=self.backbone.twin())
+    def twins(self, count: int) -> list[Model]:
+        """The same model so many times, each free to be used by a thread of its own."""
+        return [replace(self, backbone=twin) for twin in self.backbone.twins(count)]
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ from torch import Tensor
 from atlas.errors import InputError
 from atlas.federation.backbone import Backbone, Inputs
 from atlas.federation.slabs import Slabs
-from atlas.ops.parallel import side_by_side
+from atlas.ops.parallel import cores_for, lending, side_by_side
 
 Format = Literal["exact", "half"]
 """How outputs are kept: as they are, or as float16, which keeps eleven bits of each number."""
@@ -91,7 +91,6 @@ class PrefixCache:
         self.blocks = blocks
         self._backbone = backbone
         self._places: dict[bytes, int] = {}
-        self._lock = Lock()
         kept = torch.float16 if form == "half" else backbone.dtype
         self._slabs = Slabs(backbone.width, kept, backbone.device, budget)
 
@@ -116,20 +115,22 @@ class PrefixCache:
             batches += [
                 (columns, waiting[start : start + rows]) for start in range(0, len(waiting), rows)
             ]
-        done = 0
+        device, done, lock = self._backbone.device, 0, Lock()
+        lend = lending(self._backbone.twins(cores_for(device)))
 
         def compute(columns: int, batch: Sequence[bytes]) -> None:
             nonlocal done
             chosen = [missing[key] for key in batch]
-            kept = self._compute(texts, chosen, columns)
-            with self._lock:
+            with lend() as backbone:
+                kept = self._compute(backbone, texts, chosen, columns)
+            with lock:
                 self._keep(kept, batch, texts.lengths[chosen])
                 done += len(batch)
                 if progress:
                     progress(done, len(missing))
 
         jobs = [partial(compute, *batch) for batch in reversed(batches)]
-        if self._backbone.device.type == "cpu":
+        if device.type == "cpu":
             # A core for each even if it is the only one: divided operators round otherwise.
             side_by_side(jobs)
         else:
@@ -142,12 +143,14 @@ class PrefixCache:
         return self._slabs.take(index).to(self._backbone.dtype)
 
     @torch.no_grad()
-    def _compute(self, texts: Texts, chosen: Sequence[int], columns: int) -> Tensor:
+    def _compute(
+        self, backbone: Backbone, texts: Texts, chosen: Sequence[int], columns: int
+    ) -> Tensor:
         """What is kept of some texts, token after token."""
-        device = self._backbone.device
+        device = backbone.device
         arrays = texts.rectangle(chosen, _rows(columns), columns)
         ids, types, mask = (torch.from_numpy(array).to(device) for array in arrays)
-        hidden = run_prefix(self._backbone, Inputs(ids, mask, types), self.blocks)
+        hidden = run_prefix(backbone, Inputs(ids, mask, types), self.blocks)
         mask[len(chosen) :] = False
         kept = hidden[mask].to(self._slabs.dtype)
         if kept.dtype != hidden.dtype and not bool(torch.isfinite(kept).all()):

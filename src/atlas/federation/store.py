@@ -8,6 +8,9 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from threading import Event
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -20,7 +23,10 @@ from atlas.federation.forward import Model
 from atlas.federation.packing import Plan, pack
 from atlas.federation.prefix import Texts, run_prefix
 from atlas.federation.task import Example, Task
+from atlas.ops.parallel import cores_for, lending, side_by_side
 
+T = TypeVar("T")
+R = TypeVar("R")
 Part = tuple[Task, Sequence[Example]]
 Rows = NDArray[np.int64]
 BAND = 0.8
@@ -75,11 +81,25 @@ class ExampleStore:
             host = (t.cpu().numpy() for t in (self.ids, self.types, self.offsets, self.lengths))
             self._cached = torch.from_numpy(model.prefix.places(Texts(*host), progress)).to(device)
 
-    def twin(self) -> ExampleStore:
-        """The same examples for a model that another thread may use."""
-        twin = copy.copy(self)
-        twin.model = self.model.twin()
-        return twin
+    def on_cores(
+        self,
+        work: Callable[[ExampleStore, T], R],
+        pieces: Sequence[T],
+        halted: Event | None = None,
+    ) -> list[R]:
+        """Work on pieces `side_by_side`, each with these examples and a model to itself."""
+        lend = lending(map(self._with, self.model.twins(cores_for(self.labels.device))))
+
+        def job(piece: T) -> R:
+            with lend() as own:
+                return work(own, piece)
+
+        return side_by_side([partial(job, piece) for piece in pieces], halted)
+
+    def _with(self, model: Model) -> ExampleStore:
+        other = copy.copy(self)
+        other.model = model
+        return other
 
     def rows(self, part: str) -> Rows:
         """Positions of one part's examples."""

@@ -9,7 +9,7 @@ from atlas.config.memory import MemoryConfig
 from atlas.engines.local import Progress
 from atlas.jobs.memory import resume_memory, start_memory
 from atlas.jobs.run import resume_run, start_run
-from atlas.jobs.running import Finished, Watch
+from atlas.jobs.running import Finished, Watch, known_result
 from atlas.runs.folder import RunFolder
 
 
@@ -27,6 +27,8 @@ def resume_any(
 ) -> Finished:
     """Go on with a run from its last saved round; of a finished run the summary is returned."""
     folder = RunFolder.open(path)
+    if (done := known_result(folder)) is not None:
+        return done  # whatever today's settings would say of it
     config = load_resolved(folder.config)
     if isinstance(config, MemoryConfig):
         return resume_memory(config, folder, watch, progress)

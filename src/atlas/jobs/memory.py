@@ -21,7 +21,6 @@ from atlas.jobs.running import (
     ENDINGS,
     Finished,
     Watch,
-    known_result,
     new_folder,
     observer,
     recorded_threads,
@@ -56,9 +55,7 @@ def start_memory(
 def resume_memory(
     config: MemoryConfig, folder: RunFolder, watch: Watch | None, progress: Progress | None
 ) -> Finished:
-    """Go on with a run from its last saved round; of a finished run the summary is returned."""
-    if (done := known_result(folder)) is not None:
-        return done
+    """Go on with an unfinished run from its last saved round."""
     torch.set_num_threads(recorded_threads(folder))
     return _carry_on(build_memory(config), folder, watch, progress)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +14,7 @@ from atlas.config.load import RunConfig, dump_config
 from atlas.errors import InputError
 from atlas.runs.events import EventLog
 from atlas.runs.folder import RunFolder, write_text_atomic
-from atlas.runs.machine import machine_facts
+from atlas.runs.machine import machine_facts, usable_cores
 from atlas.runs.summary import read_summary
 
 ENDINGS = ("stopped", "tested")
@@ -47,7 +46,7 @@ def known_result(folder: RunFolder) -> Finished | None:
 
 def set_threads(config: RunConfig) -> int:
     """Give torch the threads that the settings name, all cores by default; returns how many."""
-    threads = config.threads or os.cpu_count() or 1
+    threads = config.threads or usable_cores()
     torch.set_num_threads(threads)
     return threads
 

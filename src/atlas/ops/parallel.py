@@ -7,9 +7,10 @@ as long as they work. Whole passes need not wait.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager, contextmanager
 from queue import SimpleQueue
+from threading import Event
 from typing import TypeVar
 
 import torch
@@ -17,7 +18,7 @@ import torch
 T = TypeVar("T")
 DIVIDED = 0.75
 """Of what its cores could do, the share that torch makes of them when each operator is divided
-among them; `benchmarks/profile_round.py` on two cores."""
+among them. Measured on two (`docs/speed.md`); on more it is likely less."""
 
 
 def cores_for(device: torch.device) -> int:
@@ -28,25 +29,41 @@ def cores_for(device: torch.device) -> int:
 def worth_sharing(loads: Sequence[float], cores: int) -> bool:
     """Whether pieces of work end sooner a core each than together, with each operator divided.
 
-    One heavy piece can leave the other cores idle.
+    A heavy piece, or one too many, can leave the other cores idle.
 
     Args:
-        loads: How heavy each piece is.
+        loads: How heavy each piece is, in the order in which they are begun.
         cores: How many there are.
     """
-    return cores > 1 and max(loads, default=0.0) * cores * DIVIDED < sum(loads)
+    busy = [0.0] * cores
+    for load in loads:
+        busy[busy.index(min(busy))] += load
+    return cores > 1 and max(busy) * cores * DIVIDED < sum(loads)
 
 
-def side_by_side(jobs: Sequence[Callable[[], T]]) -> list[T]:
+def side_by_side(jobs: Sequence[Callable[[], T]], halted: Event | None = None) -> list[T]:
     """What the jobs return, begun in their order by as many threads as torch has cores, one each.
 
-    Torch's modes, such as `no_grad`, do not reach into other threads: a job sets its own. If one
-    fails its error is raised once all have ended.
+    Torch's modes, such as `no_grad`, do not reach into other threads: a job sets its own. After a
+    failure, or an interrupt, no further job is begun; it is raised once those begun have ended.
+
+    Args:
+        jobs: What to do.
+        halted: Set then, for jobs that can end early.
     """
     cores = torch.get_num_threads()
     try:
         with ThreadPoolExecutor(cores, initializer=torch.set_num_threads, initargs=(1,)) as pool:
-            return [done.result() for done in [pool.submit(job) for job in jobs]]
+            begun = [pool.submit(job) for job in jobs]
+            try:
+                for done in wait(begun, return_when=FIRST_EXCEPTION).done:
+                    done.result()
+            except BaseException:
+                if halted is not None:
+                    halted.set()
+                pool.shutdown(wait=False, cancel_futures=True)
+                raise
+            return [done.result() for done in begun]
     finally:
         # The number is each thread's own, but also what new threads begin with.
         torch.set_num_threads(cores)

@@ -33,6 +33,13 @@ def machine_facts(threads: int | None = None) -> dict[str, object]:
     return facts
 
 
+def usable_cores() -> int:
+    """Cores that this process may use, where the system tells; else those of the machine."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
 def _memory() -> int | None:
     """Returns the physical memory, where the system tells."""
     try:
