@@ -1,8 +1,8 @@
 """Runs of a study in several processes at a time.
 
-Small models use many cores badly: a second thread does not halve the time of a round. A worker
-takes whole seeds, since runs of one seed read the same texts and share what the frozen blocks make
-of them.
+Cores share the training of a run, but plans, mixtures and the ends of rounds keep one of them busy;
+runs side by side leave none idle. A worker takes whole seeds, since runs of one seed read the same
+texts and share what the frozen blocks make of them.
 """
 
 from __future__ import annotations
