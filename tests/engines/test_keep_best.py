@@ -3,10 +3,13 @@
 import math
 from dataclasses import replace
 
+import numpy as np
 import torch
 
 from atlas.build import assemble
-from atlas.engines.delivery import better_alone, blend, choose_best, final_cohort, fitness, validate
+from atlas.engines import choosing
+from atlas.engines.choosing import blend, choose_best, clearly_better, fitness
+from atlas.engines.delivery import better_alone, final_cohort, validate
 from atlas.engines.groups import ACCEPTS
 from atlas.federation.cohort import adapter_sha256
 from atlas.federation.deliver import Taken
@@ -31,20 +34,56 @@ def trained(rounds=2, **changes):
     return federation, federation.engine.groups[0], events
 
 
-def test_accept_is_never_worse_on_validation_than_keeping_ones_own():
-    federation, group, _ = trained(1)
+def losses_of(group, cohort, client):
+    return choosing._losses(group, cohort, [client])[client]
+
+
+def neighbours_offers(federation, group):
+    """Each of two clients is offered what the next one holds after another round."""
     clients = sorted(group.holders)
     federation.engine.ask("fit", {c: encode({}, {"round": 2}) for c in clients})
     own = group.arms["held"]
-    mixtures = {c: own.take(clients[(i + 1) % 5]) for i, c in enumerate(clients[:2])}
-    mixtures = {c: {**own.take(c), **{k: v for k, v in m.items() if k in own.take(c)}}
-                for c, m in mixtures.items()}  # fmt: skip
-    before = validate(group, own, clients[:2])
-    taken = choose_best(group, {client: [mixture] for client, mixture in mixtures.items()})
-    after = validate(group, group.arms["held"], clients[:2])
-    for client, found in taken.items():
-        assert found.accept in ACCEPTS
-        assert fitness(after[client]) >= fitness(before[client])
+    return {
+        c: [{**own.take(c), **{k: v for k, v in own.take(other).items() if k in own.take(c)}}]
+        for c, other in zip(clients[:2], clients[1:3], strict=True)
+    }
+
+
+def test_the_fittest_share_is_never_worse_on_validation_than_ones_own():
+    federation, group, _ = trained(1)
+    group.accepting = "fittest"
+    offers = neighbours_offers(federation, group)
+    own = group.arms["held"]
+    tried = {
+        client: {
+            share: losses_of(group, blend(own, own.put({client: offers[client][0]}), share), client)
+            for share in ACCEPTS
+        }
+        for client in offers
+    }
+    for client, found in choose_best(group, offers).items():
+        assert fitness(tried[client][found.accept]) == max(map(fitness, tried[client].values()))
+
+
+def test_all_is_taken_unless_ones_own_is_clearly_better(monkeypatch):
+    federation, group, _ = trained(1)
+    offers, own = neighbours_offers(federation, group), group.arms["held"]
+    clear = {
+        client: clearly_better(
+            losses_of(group, own, client), losses_of(group, own.put({client: mixture}), client)
+        )
+        for client, (mixture,) in offers.items()
+    }
+    for client, found in choose_best(group, offers).items():
+        assert (found.accept == 1.0) != clear[client]
+    group.arms["held"] = own
+    monkeypatch.setattr(choosing, "clearly_better", lambda first, second: True)
+    insured = choose_best(group, offers)
+    group.arms["held"] = own
+    group.accepting = "fittest"
+    assert {c: t.accept for c, t in insured.items()} == {
+        c: t.accept for c, t in choose_best(group, offers).items()
+    }
 
 
 def test_a_harmful_mixture_is_declined_and_replace_would_have_taken_it():
@@ -52,18 +91,32 @@ def test_a_harmful_mixture_is_declined_and_replace_would_have_taken_it():
     own = group.arms["held"].take("a2")
     poison = {k: torch.randn(v.shape, generator=torch.Generator().manual_seed(1)) * 3
               for k, v in own.items()}  # fmt: skip
-    before = fitness(validate(group, group.arms["held"], ["a2"])["a2"])
-    poisoned = group.arms["held"].put({"a2": poison})
-    assert fitness(validate(group, poisoned, ["a2"])["a2"]) < before
+    before = losses_of(group, group.arms["held"], "a2")
+    poisoned = losses_of(group, group.arms["held"].put({"a2": poison}), "a2")
+    assert clearly_better(before, poisoned)
     assert choose_best(group, {"a2": [poison]})["a2"].accept < 1.0
-    assert fitness(validate(group, group.arms["held"], ["a2"])["a2"]) >= before
+    assert fitness(losses_of(group, group.arms["held"], "a2")) >= fitness(before)
 
 
-def test_an_equal_mixture_is_a_tie_and_goes_to_the_smaller_share():
+def test_an_equal_mixture_is_taken_and_nothing_offered_is_nothing_taken():
     _, group, _ = trained(1)
     same = group.arms["held"].take("b1")
-    nothing = Taken(0, 0.0)
+    whole, nothing = Taken(0, 1.0), Taken(0, 0.0)
+    assert choose_best(group, {"b1": [same], "a1": []}) == {"b1": whole, "a1": nothing}
+    group.accepting = "fittest"
     assert choose_best(group, {"b1": [same], "a1": []}) == {"b1": nothing, "a1": nothing}
+
+
+def test_a_lead_is_clear_beyond_one_standard_error():
+    draw = np.random.default_rng(0)
+    second = draw.uniform(0, 1, 100)
+    noise = draw.standard_normal(100)
+    noise = (noise - noise.mean()) / noise.std(ddof=1)  # standard error 0.1
+    assert clearly_better(second - 0.11 + noise, second)
+    assert not clearly_better(second - 0.09 + noise, second)
+    assert not clearly_better(second, second)
+    broken = np.full(100, np.nan)
+    assert clearly_better(second, broken) and not clearly_better(broken, second)
 
 
 def test_logged_w_is_the_effective_one():
@@ -152,8 +205,8 @@ def test_blend_is_the_mixture_of_products_cut_to_rank():
 
 
 def test_broken_logits_are_never_fit():
-    assert fitness({"score": 0.9, "loss": math.nan}) < fitness({"score": 0.0, "loss": 50.0})
-    assert fitness({"loss": math.inf}) < fitness({"loss": 1e6})
+    assert fitness(np.array([0.1, math.nan])) < fitness(np.array([50.0, 50.0]))
+    assert fitness(np.array([math.inf, 1.0])) < fitness(np.array([1e6, 1e6]))
 
 
 def test_a_client_whose_training_blew_up_takes_the_mixture():

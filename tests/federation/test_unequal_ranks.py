@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from atlas.build import assemble
-from atlas.engines.delivery import blend
+from atlas.engines.choosing import blend
 from atlas.federation.message import decode, encode
 from atlas.federation.planning import make_plan
 from atlas.federation.relations import norm_shares

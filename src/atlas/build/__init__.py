@@ -210,6 +210,7 @@ def _group(
         arms["shadow"] = start
     if strategy.anchor == "global":
         arms["personal"] = start
+    free = _free_step(config, strategy)
     return Group(
         model=model,
         holders={holder.id: holder for holder in holders},
@@ -218,7 +219,8 @@ def _group(
         anchor=strategy.anchor,
         keeps_best=strategy.keep_best,
         splits=fixed_splits(config, model.backbone, [holder.id for holder in holders]),
-        shares=ACCEPTS if strategy.keep_best or _free_step(config, strategy) else (1.0,),
+        shares=ACCEPTS if strategy.keep_best or free else (1.0,),
+        accepting="fittest" if free else "unless worse",
         deliver=strategy.deliver,
     )
 

@@ -35,6 +35,8 @@ class Group:
         keeps_best: Whether clients end with the better of federated and alone.
         shares: How much of a mixture a client may take; where there is a choice, its validation
             data makes it.
+        accepting: Where there is a choice: all of the mixture unless one's own adapter is clearly
+            better, or the fittest share at once.
         deliver: Whether a mixture takes an adapter's place or is merged; see `Strategy`.
         splits: Blocks that a client runs itself, where a server runs the rest.
         moments: Optimiser moments and step counts by arm, where they are kept.
@@ -49,6 +51,7 @@ class Group:
     anchor: Literal["none", "start", "global"] = "none"
     keeps_best: bool = False
     shares: tuple[float, ...] = (1.0,)
+    accepting: Literal["unless worse", "fittest"] = "unless worse"
     deliver: Literal["replace", "merge"] = "replace"
     splits: dict[str, int] = field(default_factory=dict)
     moments: dict[str, tuple[Moments, torch.Tensor]] = field(default_factory=dict)

@@ -8,7 +8,8 @@ from functools import partial
 from atlas.config.models import TrainSettings
 from atlas.config.relations import FingerprintSettings
 from atlas.engines.capacity import take_ranks, take_split, tell_capacity, trial_bytes
-from atlas.engines.delivery import arm_in_use, choose_best, final_cohort, replace_held, validate
+from atlas.engines.choosing import choose_best
+from atlas.engines.delivery import arm_in_use, final_cohort, replace_held, validate
 from atlas.engines.groups import Group
 from atlas.engines.merging import merge_held, whole_adapter
 from atlas.engines.printing import print_group
