@@ -22,7 +22,6 @@ from atlas.config.load import load_config
 from atlas.federation.message import encode
 from atlas.jobs.running import set_threads
 from atlas.ops.parallel import side_by_side
-from atlas.runs.heap import map_large_pieces
 
 KINDS = {
     "matrix products": ("mm", "addmm", "bmm", "baddbmm"),
@@ -69,7 +68,6 @@ def main(overrides: list[str]) -> None:
         preset, ["strategy=local", "alone=false", "ranks.method=fixed", *overrides]
     )
     threads = set_threads(config)
-    map_large_pieces()
     federation = build_federation(config)
     clients = sorted(federation.holders)
     numbers = count(1)

@@ -32,7 +32,6 @@ from atlas.jobs.running import (
 from atlas.runs.checkpoint import Checkpoint, latest_round, save_round
 from atlas.runs.events import EventLog, drop_after_round
 from atlas.runs.folder import RunFolder
-from atlas.runs.heap import map_large_pieces
 from atlas.runs.interrupt import stop_after_round
 
 
@@ -46,7 +45,6 @@ def start_run(
 
     Data and backbones are loaded first, so that bad input leaves no folder behind.
     """
-    map_large_pieces()
     threads = set_threads(config)
     federation = build_federation(config, progress)
     return _carry_on(federation, new_folder(config, parent, threads), watch)
@@ -60,7 +58,6 @@ def resume_run(
     if (done := known_result(folder)) is not None:
         return done
     config = load_resolved_federation(folder.config)
-    map_large_pieces()
     torch.set_num_threads(recorded_threads(folder))
     return _carry_on(build_federation(config, progress), folder, watch)
 
