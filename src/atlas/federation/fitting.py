@@ -56,8 +56,11 @@ def fit_on_cores(
 
 
 def _hands(tokens: Sequence[float], cores: int) -> list[list[int]]:
-    """Rows with so many tokens a step, in groups that fill a pass and are enough for the cores."""
-    return banded(tokens, min(PASS_TOKENS, sum(tokens) / (HANDS * cores)))
+    """Rows with so many tokens a step, in groups that are enough for the cores.
+
+    The passes that all cores are in together hold no more than one pass of one core would.
+    """
+    return banded(tokens, min(PASS_TOKENS, sum(tokens) / HANDS) / cores)
 
 
 def _counting(progress: Progress | None, total: int, halted: Event) -> Progress:
