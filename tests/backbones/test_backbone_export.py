@@ -22,7 +22,8 @@ from atlas.backbones.load import load_backbone
 from atlas.errors import InputError
 
 ALPHA = 6.0
-CARD = {"client": "a|b", "metrics": {"accuracy": 0.912345, "alone": 0.9}, "data": Path("/x/y/me")}
+PLACE = Path.cwd() / "me"
+CARD = {"client": "a|b", "metrics": {"accuracy": 0.912345, "alone": 0.9}, "data": PLACE}
 CLASSIFIERS = ["bert", "bert-bare", "distilbert", "mpnet", "llama", "qwen2"]
 MODULES = {
     "bert": ["classifier"],
