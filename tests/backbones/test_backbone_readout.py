@@ -58,6 +58,7 @@ def test_packed_blocks_equal_padded_ones_in_values_and_gradients(kind, backbone_
     }
     factors = [factor for pair in layers.values() for factor in pair]
     plan, source = packing_of(inputs.mask)
+    assert len(plan.packing.pages.text) < len(inputs.mask)  # texts share pages
     with tools.adapted(backbone, layers, 8.0):
         whole = tools.hidden(backbone, inputs)[inputs.mask]
         tokens = backbone.embed(inputs)[inputs.mask][source]

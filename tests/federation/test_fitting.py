@@ -83,6 +83,22 @@ def test_rows_trained_on_two_cores_equal_those_of_one(two_cores, shared, name, p
     assert sorted(found.wire.up) == [1, 3]
 
 
+@pytest.mark.parametrize("count", [2, 3])
+def test_rows_that_are_trained_after_the_shared_ones_are_not_mixed_up(
+    two_cores, shared, monkeypatch, count
+):
+    monkeypatch.setattr(fitting, "shared_first", lambda loads, cores: count)
+    group, train = make_group(epochs=1, batch=4)
+    course = full_course(group)
+    found = fit_on_cores(group.store, course, train, CLOCK)
+    assert shared == [count]
+    torch.set_num_threads(1)
+    wanted = fit(group.store, course, train, CLOCK)
+    assert all(close(found.stack.tensors[k], v) for k, v in wanted.stack.tensors.items())
+    assert close(found.losses, wanted.losses)
+    assert found.wire == wanted.wire
+
+
 def test_divided_work_gives_the_same_bits_again(two_cores, shared):
     group, train = make_group(epochs=2, batch=4)
     course = full_course(group)

@@ -3,20 +3,38 @@
 import _thread
 import threading
 
+import numpy as np
 import pytest
 import torch
 
-from atlas.ops.parallel import cores_for, lending, side_by_side, worth_sharing
+from atlas.ops.parallel import DIVIDED, cores_for, lending, shared_first, side_by_side
 
 
-def test_sharing_is_worth_it_unless_one_piece_outweighs_the_rest():
-    assert worth_sharing([1.0] * 4, 2)
-    assert not worth_sharing([1.0] * 4, 1), "one core has nobody beside it"
-    assert not worth_sharing([9.0, 1.0], 2), "one core would wait for the other"
-    assert not worth_sharing([1.0] * 9, 8), "seven cores would wait for the ninth piece"
-    assert worth_sharing([1.0] * 16, 8)
-    assert not worth_sharing([1.0], 2)
-    assert not worth_sharing([], 2)
+def test_pieces_are_shared_until_one_would_leave_cores_idle():
+    assert shared_first([1.0] * 4, 2) == 4
+    assert shared_first([1.0] * 4, 1) == 0, "one core has nobody beside it"
+    assert shared_first([9.0, 1.0], 2) == 0, "one core would wait for the other"
+    assert shared_first([1.0] * 3, 2) == 2, "the third is divided"
+    assert shared_first([1.0] * 9, 8) == 8, "seven cores would wait for the ninth piece"
+    assert shared_first([1.0] * 16, 8) == 16
+    assert shared_first([1.0], 2) == 0
+    assert shared_first([], 2) == 0
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_no_other_number_of_shared_pieces_would_end_sooner(seed):
+    draw = np.random.default_rng(seed)
+    cores = int(draw.integers(2, 5))
+    loads = sorted(draw.exponential(size=int(draw.integers(1, 9))), reverse=True)
+
+    def ends(count):
+        busy = [0.0] * cores
+        for load in loads[:count]:
+            busy[int(np.argmin(busy))] += load
+        return max(busy) + sum(loads[count:]) / (cores * DIVIDED)
+
+    best = min(ends(count) for count in range(len(loads) + 1))
+    assert ends(shared_first(loads, cores)) == pytest.approx(best)
 
 
 def test_an_accelerator_is_one_core(two_cores):

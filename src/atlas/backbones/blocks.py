@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
 import torch
@@ -32,10 +32,12 @@ class Context:
     Attributes:
         masks: Attention mask by attention kind (only sliding-window models have two).
         position: Rotary angles, relative position bias, or None.
+        paged: The masks for pages, kept from the first block that asked.
     """
 
     masks: Mapping[str, Tensor]
     position: Position
+    paged: dict[str, Tensor] = field(default_factory=dict)
 
 
 def no_position(body: Model, hidden: Tensor) -> None:

@@ -16,32 +16,29 @@ from atlas.backbones.parts import attention
 from atlas.federation.packing import Packing
 
 
-def packed_block(
+def paged_block(
     family: Family, block: Model, hidden: Tensor, mask: Tensor, position: Position, packing: Packing
 ) -> Tensor:
-    """A block applied to packed tokens [n, S, D].
+    """A block that can be taken apart, applied to packed tokens [n, S, D].
 
     Args:
         family: The block's.
         block: The block.
         hidden: Its input.
-        mask: What each place of each text may see [N, 1, T, T].
-        position: As the blocks of the family take it.
+        mask: What each place of each page may see [M, 1, P, P].
+        position: As the blocks of the family take it, for texts.
         packing: Where texts are.
     """
-    if family.parts is None:
-        return packing.gather(family.run(block, packing.spread(hidden), mask, position))
-    parts, project = family.parts, partial(_project, family, block)
+    parts, pages = family.parts, packing.pages
+    assert parts is not None
     entered = parts.enter(block, hidden)
-    projected = (
-        packing.spread(project("query", entered)),
-        packing.spread(project("key", entered)),
-        packing.spread(project("value", entered)),
+    query, key, value = (
+        pages.spread(_project(family, block, name, entered)) for name in ("query", "key", "value")
     )
-    places = torch.arange(packing.slots.shape[1], device=hidden.device)
-    asked = places.expand(len(packing.slots), -1)
-    seen = attention(parts, block, projected, mask, position, asked)
-    return parts.leave(block, packing.gather(seen), hidden)
+    asked = torch.arange(query.shape[1], device=hidden.device).expand(len(query), -1)
+    turned = parts.page(position, pages.within)
+    seen = attention(parts, block, (query, key, value), mask, turned, asked)
+    return parts.leave(block, pages.gather(seen, packing.real.shape), hidden)
 
 
 def read_block(  # noqa: PLR0913

@@ -30,6 +30,7 @@ class Parts:
         width: Of a head.
         turn: What positions do to queries and keys; given the places that are asked [N, Q].
         bias: What positions add to attention scores [N, H, Q, T]; None if nothing.
+        page: The positions of pages, whose places are these of their texts [M, P].
     """
 
     enter: Callable[[Model, Tensor], Tensor]
@@ -37,6 +38,7 @@ class Parts:
     width: Callable[[Model], int]
     turn: Callable[[Model, Heads, Position, Tensor], Heads]
     bias: Callable[[Position, Tensor], Tensor | None]
+    page: Callable[[Position, Tensor], Position]
 
 
 def as_it_is(block: Model, hidden: Tensor) -> Tensor:
@@ -64,6 +66,24 @@ def relative(position: Position, places: Tensor) -> Tensor:
     return wide.gather(2, index)
 
 
+def anywhere(position: Position, within: Tensor) -> Position:
+    """Positions that are part of the embeddings."""
+    del within
+    return position
+
+
+def relative_page(position: Position, within: Tensor) -> Position:
+    """The bias of every pair of places of a page [M, H, P, P]; between texts it does not matter."""
+    table: Tensor = position[0]
+    return table[:, within[:, :, None], within[:, None, :]].transpose(0, 1)
+
+
+def rotary_page(position: Position, within: Tensor) -> Position:
+    """The angles of every place of a page [M, P, E]."""
+    _, (cos, sin) = position
+    return within, (cos[0][within], sin[0][within])
+
+
 def rotate(block: Model, heads: Heads, position: Position, places: Tensor) -> Heads:
     """Queries and keys turned by the angles of their places, after norms where there are any."""
     _, (cos, sin) = position
@@ -71,7 +91,8 @@ def rotate(block: Model, heads: Heads, position: Position, places: Tensor) -> He
     own = block.self_attn
     if hasattr(own, "q_norm"):
         query, key = own.q_norm(query), own.k_norm(key)
-    asked = [angles[0][places] for angles in (cos, sin)]
+    rows = torch.arange(len(places), device=places.device)[:, None]
+    asked = [angles.expand(len(places), -1, -1)[rows, places] for angles in (cos, sin)]
     return _turned(query, *asked), _turned(key, cos, sin)
 
 
@@ -158,6 +179,7 @@ BERT = Parts(
     width=lambda block: block.attention.self.attention_head_size,
     turn=stay,
     bias=no_bias,
+    page=anywhere,
 )
 DISTILBERT = Parts(
     enter=as_it_is,
@@ -165,6 +187,7 @@ DISTILBERT = Parts(
     width=lambda block: block.attention.attention_head_size,
     turn=stay,
     bias=no_bias,
+    page=anywhere,
 )
 MPNET = Parts(
     enter=as_it_is,
@@ -172,6 +195,7 @@ MPNET = Parts(
     width=lambda block: block.attention.attn.attention_head_size,
     turn=stay,
     bias=relative,
+    page=relative_page,
 )
 LLAMA = Parts(
     enter=lambda block, hidden: block.input_layernorm(hidden),
@@ -179,4 +203,5 @@ LLAMA = Parts(
     width=lambda block: block.self_attn.head_dim,
     turn=rotate,
     bias=no_bias,
+    page=rotary_page,
 )

@@ -15,7 +15,7 @@ from atlas.backbones.blocks import Context, Model, Tokenizer, attention_kinds, a
 from atlas.backbones.families import find_family
 from atlas.backbones.folded import can_fold, folded_read
 from atlas.backbones.generation import generate_greedily, take_stop_tokens
-from atlas.backbones.packed import packed_block, read_block
+from atlas.backbones.packed import paged_block, read_block
 from atlas.backbones.sizes import weigh
 from atlas.backbones.tokens import (
     Specials,
@@ -167,10 +167,19 @@ class TransformerBackbone:
 
     def packed_block(self, index: int, hidden: Tensor, packing: Packing, context: object) -> Tensor:
         """Block `index` applied to packed tokens [n, S, D]."""
-        given = cast(Context, context)
-        mask = given.masks[self._kinds[index]]
-        block = self._blocks[index]
-        return packed_block(self.family, block, hidden, mask, given.position, packing)
+        given, block = cast(Context, context), self._blocks[index]
+        if self.family.parts is None:
+            return packing.gather(self.block(index, packing.spread(hidden), context))
+        mask = self._paged(given, self._kinds[index], packing)
+        return paged_block(self.family, block, hidden, mask, given.position, packing)
+
+    def _paged(self, given: Context, kind: str, packing: Packing) -> Tensor:
+        """What places of pages see; found once for all blocks of a kind."""
+        if kind not in given.paged:
+            both_ways = self.family.mask == "bidirectional"
+            pages = packing.pages
+            given.paged[kind] = pages.apart() if both_ways else pages.seen(given.masks[kind])
+        return given.paged[kind]
 
     def packed_features(
         self,

@@ -28,21 +28,33 @@ class Change:
     b: Tensor
     dense: Sequence[Tensor | None] = ()
 
-    def of(self, x: Tensor) -> Tensor:
-        """What is added for inputs [n, tokens, D_in], [n, tokens, D_out]."""
-        change = torch.bmm(torch.bmm(x, self.a.transpose(1, 2)), self.b.transpose(1, 2))
+    def onto(self, output: Tensor, x: Tensor) -> Tensor:
+        """A module's output [n, tokens, D_out] with what is added for its inputs."""
+        low = torch.bmm(x.to(self.a.dtype), self.a.transpose(1, 2))
+        if output.dtype == self.b.dtype:
+            found = torch.baddbmm(output, low, self.b.transpose(1, 2))
+        else:
+            found = output + torch.bmm(low, self.b.transpose(1, 2)).to(output.dtype)
         if not self.dense:
-            return change
+            return found
         # Row by row: a batched product would copy every client's dense change.
-        pairs = zip(change, x, self.dense, strict=True)
-        return torch.stack([c if d is None else c + row @ d.T for c, row, d in pairs])
+        triples = zip(found, x, self.dense, strict=True)
+        return torch.stack(
+            [
+                one if whole is None else one + (row.to(whole.dtype) @ whole.T).to(one.dtype)
+                for one, row, whole in triples
+            ]
+        )
 
     def hook(self) -> Any:  # noqa: ANN401 - torch's hook type
         """A forward hook that adds the change to a module's output."""
 
         def add(module: nn.Module, args: tuple[Tensor, ...], output: Tensor) -> Tensor:
             del module
-            x = args[0].reshape(self.a.shape[0], -1, self.a.shape[2]).to(self.a.dtype)
-            return output + self.of(x).reshape(output.shape).to(output.dtype)
+            rows = len(self.a)
+            given = args[0].reshape(rows, -1, self.a.shape[2])
+            return self.onto(output.reshape(rows, -1, output.shape[-1]), given).reshape(
+                output.shape
+            )
 
         return add

@@ -152,9 +152,10 @@ def fit(
             live -= watch.check(store, state.stack, done, [lessons[row].validation for row in done])
         if progress:
             progress(step + 1, longest)
-    final = watch.best if watch else state.stack
+    trained, moments = state.fitted()
     losses = totals / counts.clamp_min(1)
-    return Fitted(final, losses, counts, state.moments, state.made, state.wire)
+    final = watch.best if watch else trained
+    return Fitted(final, losses, counts, moments, state.made, state.wire)
 
 
 def _together(

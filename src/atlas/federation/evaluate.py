@@ -13,7 +13,7 @@ from atlas.federation.forward import Model, Stack, adapters_active, run
 from atlas.federation.store import ExampleStore, Rows
 from atlas.federation.task import Example, Task
 from atlas.ops.metrics import class_scores, scored_part, text_scores
-from atlas.ops.parallel import cores_for, worth_sharing
+from atlas.ops.parallel import cores_for, shared_first
 
 EVALUATION_BATCH = 64
 GENERATION_BATCH = 16
@@ -37,10 +37,9 @@ def predict_rows(
     passes = list(_passes(store, picks))
     tokens = [float(sum(store.lengths_of(part).sum() for part in some.values())) for some in passes]
     predict = partial(_predict, stack)
-    if worth_sharing(tokens, cores_for(stack.labels.device)):
-        found = store.on_cores(predict, passes)
-    else:
-        found = [predict(store, parts) for parts in passes]
+    count = shared_first(tokens, cores_for(stack.labels.device))
+    found = store.on_cores(predict, passes[:count]) if count else []
+    found += [predict(store, parts) for parts in passes[count:]]
     losses: list[list[np.ndarray]] = [[] for _ in picks]
     labels: list[list[np.ndarray]] = [[] for _ in picks]
     for result in found:

@@ -14,7 +14,7 @@ from atlas.federation.client import Clock, Course, Fitted, Progress, fit, plan_b
 from atlas.federation.forward import Stack
 from atlas.federation.split import Wire
 from atlas.federation.store import PASS_TOKENS, ExampleStore, banded
-from atlas.ops.parallel import cores_for, worth_sharing
+from atlas.ops.parallel import cores_for, shared_first
 
 HANDS = 2
 """At least about so many groups of rows for each core, so that all end at about the same time."""
@@ -30,8 +30,9 @@ def fit_on_cores(
     """As `fit`, with the rows divided among the cores that torch was given.
 
     Which rows stay together depends on their texts and the number of cores alone, not on which core
-    is free first, so a run gives the same bits whenever it is repeated with as many of them. Where
-    they are divided, `progress` is told the steps of all groups together.
+    is free first, so a run gives the same bits whenever it is repeated with as many of them. Rows
+    that would leave cores idle are trained after the others, with each operator divided. Where rows
+    are shared out, `progress` is told the steps of all groups together.
     """
     plans = [plan_batches(lesson, settings, clock) for lesson in course.lessons]
     steps = [sum(map(len, plan)) for plan in plans]
@@ -43,16 +44,21 @@ def fit_on_cores(
     hands = _hands([all_ / max(1, made) for all_, made in zip(tokens, steps, strict=True)], cores)
     loads = [sum(tokens[row] for row in hand) for hand in hands]
     order = sorted(range(len(hands)), key=lambda place: -loads[place])
-    if not worth_sharing([loads[place] for place in order], cores):
+    count = shared_first([loads[place] for place in order], cores)
+    if not count:
         return fit(store, course, settings, clock, progress)
     hands = [hands[place] for place in order]
+    rest = sorted(row for hand in hands[count:] for row in hand)
+    hands = [*hands[:count], *([rest] if rest else [])]
     halted = Event()
     tell = _counting(progress, sum(max(steps[row] for row in hand) for hand in hands), halted)
 
     def train(own: ExampleStore, hand: Sequence[int]) -> Fitted:
         return fit(own, course.rows(hand), settings, clock, tell)
 
-    return _joined(course.stack, hands, store.on_cores(train, hands, halted))
+    parts = store.on_cores(train, hands[:count], halted)
+    parts += [train(store, hand) for hand in hands[count:]]
+    return _joined(course.stack, hands, parts)
 
 
 def _hands(tokens: Sequence[float], cores: int) -> list[list[int]]:

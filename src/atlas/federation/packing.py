@@ -14,10 +14,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from atlas.federation.pages import Ints, Pages, find_pages, tokens_of
+
 ALIGNED = 16
 """Rows are filled up to a multiple of this. Matrix products treat rests of their tiles in another
 order, so that a row's last bits would otherwise depend on how many rows come before it."""
-Ints = NDArray[np.int64]
 Flags = NDArray[np.bool_]
 
 
@@ -31,12 +32,14 @@ class Packing:
         back: The place, in N * T, of each packed token [n * S]; any place where a row is longer
             than its texts.
         real: True where a packed token is one [n, S].
+        pages: The same tokens for attention.
     """
 
     slots: Tensor
     mask: Tensor
     back: Tensor
     real: Tensor
+    pages: Pages
 
     def spread(self, packed: Tensor) -> Tensor:
         """Packed tokens [n, S, D] as padded texts [N, T, D]; padding holds other tokens."""
@@ -93,9 +96,7 @@ def pack(lengths: Ints, present: Flags, device: torch.device) -> Plan:
     places = np.arange(longest)
     mask = places < shown.reshape(-1, 1)
     slots = np.where(mask, base.reshape(-1, 1) + places, base.reshape(-1, 1))
-    owner = np.repeat(np.arange(n * b), counts.reshape(-1))
-    flat = counts.reshape(-1)
-    within = np.arange(len(owner)) - np.repeat(np.cumsum(flat) - flat, flat)
+    owner, within = tokens_of(counts)
     place = base.reshape(-1)[owner] + within
     texts, places_within = np.zeros((2, n * size), dtype=np.int64)
     real = np.zeros(n * size, dtype=bool)
@@ -104,5 +105,7 @@ def pack(lengths: Ints, present: Flags, device: torch.device) -> Plan:
         torch.from_numpy(np.ascontiguousarray(array)).to(device)
         for array in (slots, mask, texts, places_within, real)
     )
-    packing = Packing(slots_, mask_, text_ * longest + within_, real_.reshape(n, size))
+    pages = find_pages(counts, place, n * size, device)
+    back = text_ * longest + within_
+    packing = Packing(slots_, mask_, back, real_.reshape(n, size), pages)
     return Plan(packing, text_.reshape(n, size), within_.reshape(n, size))

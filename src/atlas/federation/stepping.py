@@ -14,7 +14,8 @@ from atlas.federation.forward import Model, Stack, run
 from atlas.federation.split import Gradients, Wire, split_gradients
 from atlas.federation.store import ExampleStore, Rows
 from atlas.ops.anchor import pull
-from atlas.ops.optim import adamw_update, clip_factors, per_client
+from atlas.ops.flat import Columns
+from atlas.ops.optim import adamw_, clip_factors, per_client
 
 Moments = dict[str, tuple[Tensor, Tensor]]
 
@@ -65,19 +66,21 @@ class State:
     """The moving parts of a fit, and what pulls at them.
 
     Attributes:
-        stack: Adapters; its tensors are replaced step by step.
-        moments: First and second moments by tensor.
+        stack: Adapters; their tensors are views of `values`.
+        values: All their numbers [n, P].
+        moments: First and second moments [n, P].
         made: Steps each row has made [n].
         anchor: What rows are pulled to.
         wire: Carries and counts what a split step sends.
     """
 
     stack: Stack
-    moments: Moments
+    values: Tensor
+    moments: tuple[Tensor, Tensor]
     made: Tensor
     anchor: Anchor | None
+    columns: Columns
     wire: Wire = field(default_factory=Wire)
-    _own: set[str] = field(default_factory=set)
 
     def step(self, store: ExampleStore, turn: Turn, settings: TrainSettings) -> Tensor:
         """One AdamW step; returns the losses of the rows that made it."""
@@ -91,29 +94,49 @@ class State:
         batch = store.batch(turn.picks)
         losses, grads = self._gradients(store.model, moving, batch, index, turn)
         del batch, moving, leaves
+        grad = self.columns.join(grads)
+        del grads
         if rows.still is not None:
-            grads = {k: grad * per_client(rows.moving(k), grad) for k, grad in grads.items()}
+            grad.mul_(self.columns.each(rows.moving, grad))
         if settings.clip is not None:
-            factors = clip_factors(grads.values(), settings.clip)
-            for name, grad in list(grads.items()):
-                grads[name] = grad * per_client(factors, grad)
-            del grad
+            grad.mul_(per_client(clip_factors([grad], settings.clip), grad))
         self.made[index] += 1
-        lr = torch.tensor(turn.rates, dtype=torch.float64, device=device)
-        head_factor = (settings.head_lr or settings.lr) / settings.lr
-        for name in list(grads):
-            first, second = self.moments[name]
-            given = (first, second) if whole else (first[index], second[index])
-            value, moments = adamw_update(
-                rows.tensors[name],
-                grads.pop(name),
-                given,
-                steps=self.made[index],
-                lr=(lr * head_factor if name.startswith("head/") else lr) * rows.moving(name),
-                weight_decay=settings.weight_decay,
-            )
-            self._write(name, value, moments, None if whole else index)
+        kept = (self.values, *self.moments)
+        value, *moments = kept if whole else (one[index] for one in kept)
+        adamw_(
+            value,
+            grad,
+            (moments[0], moments[1]),
+            steps=self.made[index],
+            rates=self._rates(rows, turn, settings, grad),
+            weight_decay=settings.weight_decay,
+        )
+        if not whole:
+            for one, new in zip(kept, (value, *moments), strict=True):
+                one.index_copy_(0, index, new)
         return losses.detach()
+
+    def _rates(self, rows: Stack, turn: Turn, settings: TrainSettings, like: Tensor) -> Tensor:
+        """The rates of rows, [n, 1] where all their tensors share one, else [n, P]."""
+        rates = torch.tensor(turn.rates, dtype=torch.float64, device=like.device)
+        head_factor = (settings.head_lr or settings.lr) / settings.lr
+        if head_factor == 1.0 and rows.still is None:
+            return per_client(rates, like)
+
+        def own(name: str) -> Tensor:
+            factor = head_factor if name.startswith("head/") else 1.0
+            return rates * factor * rows.moving(name)
+
+        return self.columns.each(own, like)
+
+    def fitted(self) -> tuple[Stack, Moments]:
+        """Adapters and moments as they are, in tensors of their own."""
+        first, second = (self._own(one) for one in self.moments)
+        pairs = {name: (first[name], second[name]) for name in first}
+        return replace(self.stack, tensors=self._own(self.values)), pairs
+
+    def _own(self, flat: Tensor) -> dict[str, Tensor]:
+        return {name: view.clone() for name, view in self.columns.views(flat).items()}
 
     def _gradients(
         self, model: Model, moving: Stack, batch: Batch, index: Tensor, turn: Turn
@@ -134,28 +157,24 @@ class State:
             grads = {n: grads[n] + extra for n, extra in zip(names, more, strict=True)}
         return outcome.client_losses(), grads
 
-    def _write(
-        self, name: str, value: Tensor, moments: tuple[Tensor, Tensor], index: Tensor | None
-    ) -> None:
-        if index is None:
-            self.stack.tensors[name], self.moments[name] = value, moments
-            self._own.add(name)
-            return
-        if name not in self._own:
-            # What was given may be somebody's still; only a copy can be written into.
-            first, second = self.moments[name]
-            self.stack.tensors[name] = self.stack.tensors[name].clone()
-            self.moments[name] = (first.clone(), second.clone())
-            self._own.add(name)
-        self.stack.tensors[name].index_copy_(0, index, value)
-        for kept, new in zip(self.moments[name], moments, strict=True):
-            kept.index_copy_(0, index, new)
-
 
 def begin(stack: Stack, carried: tuple[Moments, Tensor] | None, anchor: Anchor | None) -> State:
     """The state before the first step; with `carried`, moments and counts of earlier rounds."""
-    moments, made = carried or (fresh_moments(stack), torch.zeros_like(stack.labels))
-    return State(replace(stack, tensors=dict(stack.tensors)), dict(moments), made.clone(), anchor)
+    columns = Columns.of(stack.tensors)
+    values = columns.join(stack.tensors)
+    first, second, made = (
+        torch.zeros_like(values),
+        torch.zeros_like(values),
+        torch.zeros_like(stack.labels),
+    )
+    if carried is not None:
+        first, second = (
+            columns.join({name: pair[which] for name, pair in carried[0].items()})
+            for which in (0, 1)
+        )
+        made = carried[1].clone()
+    own = replace(stack, tensors=columns.views(values))
+    return State(own, values, (first, second), made, anchor, columns)
 
 
 def fresh_moments(stack: Stack) -> Moments:

@@ -31,7 +31,7 @@ Part = tuple[Task, Sequence[Example]]
 Rows = NDArray[np.int64]
 BAND = 0.8
 """Rows with fewer tokens than this share of the longest run in a pass of their own."""
-PASS_TOKENS = 2048
+PASS_TOKENS = 1536
 """Most tokens of a pass, unless a single row has more."""
 
 

@@ -31,36 +31,34 @@ def clip_factors(grads: Iterable[Tensor], limit: float) -> Tensor:
     return (limit / (client_norms(grads) + 1e-6)).clamp_max(1.0)
 
 
-def adamw_update(
+def adamw_(
     value: Tensor,
     grad: Tensor,
     moments: tuple[Tensor, Tensor],
     *,
     steps: Tensor,
-    lr: Tensor,
+    rates: Tensor,
     weight_decay: float,
-) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-    """One decoupled-decay Adam step.
+) -> None:
+    """One decoupled-decay Adam step in place; the gradient's room is used up on the way.
 
     Args:
-        value: Parameters [n, ...].
+        value: Parameters [n, P].
         grad: Their gradients.
-        moments: First and second moments before the step.
+        moments: First and second moments.
         steps: How many steps each client has made, this one included [n].
-        lr: Learning rate of each client [n].
-        weight_decay: Decoupled decay, multiplied by lr.
-
-    Returns:
-        New parameters and moments; the inputs are not changed.
+        rates: Learning rates, one a client [n, 1] or one each [n, P].
+        weight_decay: Decoupled decay, multiplied by the rate.
     """
-    first = moments[0].lerp(grad, 1 - BETA1)
-    second = moments[1] * BETA2 + grad.square() * (1 - BETA2)
+    first, second = moments
+    first.lerp_(grad, 1 - BETA1)
+    second.mul_(BETA2).addcmul_(grad, grad, value=1 - BETA2)
     count = steps.to(torch.float64)
     correct1 = per_client(1 - BETA1**count, value)
     correct2 = per_client(1 - BETA2**count, value)
-    rate = per_client(lr, value)
-    update = (first / correct1) / ((second / correct2).sqrt() + EPSILON)
-    return value * (1 - rate * weight_decay) - rate * update, (first, second)
+    size = torch.div(second, correct2, out=grad).sqrt_().add_(EPSILON)
+    update = torch.div(first, size, out=size).mul_(rates / correct1)
+    value.mul_(1 - rates * weight_decay).sub_(update)
 
 
 def constant(progress: float) -> float:

@@ -26,19 +26,27 @@ def cores_for(device: torch.device) -> int:
     return torch.get_num_threads() if device.type == "cpu" else 1
 
 
-def worth_sharing(loads: Sequence[float], cores: int) -> bool:
-    """Whether pieces of work end sooner a core each than together, with each operator divided.
+def shared_first(loads: Sequence[float], cores: int) -> int:
+    """How many pieces of work, from the first, are best begun a core each.
 
-    A heavy piece, or one too many, can leave the other cores idle.
+    A heavy piece, or one too many, would leave the other cores idle: the rest is done after them
+    with each operator divided.
 
     Args:
         loads: How heavy each piece is, in the order in which they are begun.
         cores: How many there are.
     """
-    busy = [0.0] * cores
-    for load in loads:
+    if cores == 1:
+        return 0
+    busy, left = [0.0] * cores, sum(loads)
+    best, chosen = left / (cores * DIVIDED), 0
+    for count, load in enumerate(loads, 1):
         busy[busy.index(min(busy))] += load
-    return cores > 1 and max(busy) * cores * DIVIDED < sum(loads)
+        left -= load
+        ends = max(busy) + left / (cores * DIVIDED)
+        if ends < best:
+            best, chosen = ends, count
+    return chosen
 
 
 def side_by_side(jobs: Sequence[Callable[[], T]], halted: Event | None = None) -> list[T]:
