@@ -71,6 +71,7 @@ class State:
         moments: First and second moments [n, P].
         made: Steps each row has made [n].
         anchor: What rows are pulled to.
+        columns: Whose numbers are where in P.
         wire: Carries and counts what a split step sends.
     """
 
@@ -96,25 +97,38 @@ class State:
         del batch, moving, leaves
         grad = self.columns.join(grads)
         del grads
+        self._update(rows, turn, settings, grad, None if whole else index)
+        return losses.detach()
+
+    def _update(
+        self,
+        rows: Stack,
+        turn: Turn,
+        settings: TrainSettings,
+        grad: Tensor,
+        index: Tensor | None,
+    ) -> None:
+        """Write what a gradient [n, P] of rows does to them; `index` is None for all."""
         if rows.still is not None:
             grad.mul_(self.columns.each(rows.moving, grad))
         if settings.clip is not None:
             grad.mul_(per_client(clip_factors([grad], settings.clip), grad))
-        self.made[index] += 1
         kept = (self.values, *self.moments)
-        value, *moments = kept if whole else (one[index] for one in kept)
+        value, first, second = kept if index is None else (one[index] for one in kept)
+        made = self.made if index is None else self.made[index]
+        made += 1
         adamw_(
             value,
             grad,
-            (moments[0], moments[1]),
-            steps=self.made[index],
+            (first, second),
+            steps=made,
             rates=self._rates(rows, turn, settings, grad),
             weight_decay=settings.weight_decay,
         )
-        if not whole:
-            for one, new in zip(kept, (value, *moments), strict=True):
+        if index is not None:
+            self.made[index] = made
+            for one, new in zip(kept, (value, first, second), strict=True):
                 one.index_copy_(0, index, new)
-        return losses.detach()
 
     def _rates(self, rows: Stack, turn: Turn, settings: TrainSettings, like: Tensor) -> Tensor:
         """The rates of rows, [n, 1] where all their tensors share one, else [n, P]."""
