@@ -20,6 +20,7 @@ from atlas.federation.packing import Packing, pack
 HEADS, WIDTH, LONGEST = 12, 32, 64
 LIKE = {"sst2": (25, 13), "mrpc": (52, 10), "cola": (11, 4)}
 """Mean and spread of lengths."""
+SIZES = (64, 96, 128)
 
 
 def attend(projected: list[Tensor], mask: Tensor) -> Tensor:
@@ -58,13 +59,14 @@ def milliseconds(way: Callable[[Packing, list[Tensor]], Tensor], packing: Packin
 def main() -> None:
     """Print the table."""
     torch.set_num_threads(1)
-    print("texts like  tokens  by text  " + "  ".join(f"pages of {p:3}" for p in (64, 96, 128)))
+    print("texts like  tokens  by text  " + "  ".join(f"pages of {p:3}" for p in SIZES))
     for name, (mean, spread) in LIKE.items():
         draw = np.random.default_rng(0)
         drawn = draw.gamma((mean / spread) ** 2, spread**2 / mean, (1, 16))
         lengths = np.clip(drawn.astype(np.int64), 3, LONGEST)
         found = []
-        for pages.PAGE in (64, 96, 128):
+        for size in SIZES:
+            pages.PAGE = size
             packing = pack(lengths, np.ones_like(lengths, dtype=bool), torch.device("cpu")).packing
             if not found:
                 found.append(milliseconds(by_text, packing))

@@ -1,7 +1,4 @@
-"""Blocks on packed tokens: everything but attention runs without padding.
-
-Blocks that cannot be taken apart are given whole texts, padding and all.
-"""
+"""Blocks that can be taken apart, on packed tokens: everything but attention runs without padding."""
 
 from __future__ import annotations
 

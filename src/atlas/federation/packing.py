@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from atlas.federation.pages import Ints, Pages, find_pages, tokens_of
+from atlas.federation.pages import Ints, Pages, find_pages, laid_out, packed_again, tokens_of
 
 ALIGNED = 16
 """Rows are filled up to a multiple of this. Matrix products treat rests of their tiles in another
@@ -43,12 +43,11 @@ class Packing:
 
     def spread(self, packed: Tensor) -> Tensor:
         """Packed tokens [n, S, D] as padded texts [N, T, D]; padding holds other tokens."""
-        found = packed.flatten(0, 1).index_select(0, self.slots.flatten())
-        return torch.unflatten(found, 0, self.slots.shape)
+        return laid_out(packed, self.slots)
 
     def gather(self, padded: Tensor) -> Tensor:
         """Padded texts [N, T, D] as packed tokens [n, S, D]."""
-        return torch.unflatten(padded.flatten(0, 1).index_select(0, self.back), 0, self.real.shape)
+        return packed_again(padded, self.back, self.real.shape)
 
     def frame(self, packed: Tensor) -> Tensor:
         """An empty rectangle [N, T, D] of the packed tokens' kind, for those who ask its shape."""
@@ -105,7 +104,7 @@ def pack(lengths: Ints, present: Flags, device: torch.device) -> Plan:
         torch.from_numpy(np.ascontiguousarray(array)).to(device)
         for array in (slots, mask, texts, places_within, real)
     )
-    pages = find_pages(counts, place, n * size, device)
+    pages = find_pages(counts, (owner, within), place, n * size, device)
     back = text_ * longest + within_
     packing = Packing(slots_, mask_, back, real_.reshape(n, size), pages)
     return Plan(packing, text_.reshape(n, size), within_.reshape(n, size))

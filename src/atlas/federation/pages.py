@@ -37,12 +37,11 @@ class Pages:
 
     def spread(self, packed: Tensor) -> Tensor:
         """Packed tokens [n, S, D] on their pages [M, P, D]."""
-        found = packed.flatten(0, 1).index_select(0, self.slots.flatten())
-        return torch.unflatten(found, 0, self.slots.shape)
+        return laid_out(packed, self.slots)
 
     def gather(self, paged: Tensor, shape: torch.Size) -> Tensor:
         """What is on pages [M, P, D] as packed tokens of that shape [n, S]."""
-        return torch.unflatten(paged.flatten(0, 1).index_select(0, self.back), 0, shape)
+        return packed_again(paged, self.back, shape)
 
     def apart(self) -> Tensor:
         """Which places see which, where every token sees its text [M, 1, P, P]."""
@@ -63,18 +62,32 @@ class Pages:
         return found.masked_fill(~apart, torch.finfo(mask.dtype).min)
 
 
-def find_pages(counts: Ints, place: Ints, packed: int, device: torch.device) -> Pages:
+def laid_out(packed: Tensor, slots: Tensor) -> Tensor:
+    """Packed tokens [n, S, D] at places [M, P, D] that say which of them they hold [M, P]."""
+    found = packed.flatten(0, 1).index_select(0, slots.flatten())
+    return torch.unflatten(found, 0, slots.shape)
+
+
+def packed_again(places: Tensor, back: Tensor, shape: torch.Size) -> Tensor:
+    """What is at places [M, P, D] as packed tokens of a shape [n, S], each found at `back`."""
+    return torch.unflatten(places.flatten(0, 1).index_select(0, back), 0, shape)
+
+
+def find_pages(
+    counts: Ints, tokens: tuple[Ints, Ints], place: Ints, packed: int, device: torch.device
+) -> Pages:
     """The pages of texts that were packed.
 
     Args:
         counts: Tokens of each text [n, b]; zero for those that take no room.
-        place: The packed place of each of these tokens, text after text.
+        tokens: What `tokens_of` says of them.
+        place: The packed place of each token, text after text.
         packed: How many packed places there are, n * S.
         device: Of the tensors returned.
     """
     room = max(int(counts.max()), min(PAGE, int(counts.sum(1).max())))
     page, begin, pages = lay_out(counts, room)
-    owner, within = tokens_of(counts)
+    owner, within = tokens
     spot = (page * room + begin).reshape(-1)[owner] + within
     slots, text, inside = np.zeros((3, pages * room), dtype=np.int64)
     text[:] = -1

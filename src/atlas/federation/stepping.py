@@ -176,19 +176,12 @@ def begin(stack: Stack, carried: tuple[Moments, Tensor] | None, anchor: Anchor |
     """The state before the first step; with `carried`, moments and counts of earlier rounds."""
     columns = Columns.of(stack.tensors)
     values = columns.join(stack.tensors)
-    first, second, made = (
-        torch.zeros_like(values),
-        torch.zeros_like(values),
-        torch.zeros_like(stack.labels),
+    moments, made = carried or (fresh_moments(stack), torch.zeros_like(stack.labels))
+    first, second = (
+        columns.join({name: pair[which] for name, pair in moments.items()}) for which in (0, 1)
     )
-    if carried is not None:
-        first, second = (
-            columns.join({name: pair[which] for name, pair in carried[0].items()})
-            for which in (0, 1)
-        )
-        made = carried[1].clone()
     own = replace(stack, tensors=columns.views(values))
-    return State(own, values, (first, second), made, anchor, columns)
+    return State(own, values, (first, second), made.clone(), anchor, columns)
 
 
 def fresh_moments(stack: Stack) -> Moments:
