@@ -1,4 +1,4 @@
-"""Blocks that can be taken apart, on packed tokens: everything but attention runs without padding."""
+"""Blocks in pieces on packed tokens: everything but attention runs without padding."""
 
 from __future__ import annotations
 
