@@ -7,12 +7,15 @@ import pytest
 import torch
 
 from atlas.backbones.tiny import build_tiny, build_tiny_causal
-from atlas.bench import federation_cases
+from atlas.bench import federation, federation_cases
 from atlas.bench.federation import (
+    FIGURES,
     TOLERANCE,
     check_losses,
     describe,
     find_ratios,
+    in_words,
+    middle_rows,
     run,
 )
 from atlas.bench.federation_cases import RULE_NAME, Case, find_cases
@@ -143,22 +146,59 @@ def test_figures_of_rounds():
     }
 
 
-def test_ratios_are_the_peers_figures_by_ours_and_absent_with_the_peer():
-    def row(case, name, *figures):
-        columns = zip(("seconds_round", "seconds_first_round", "peak_mb"), figures, strict=True)
-        return {"case": case, "name": name, **dict(columns)}
+def row(case, name, turn, *figures):
+    columns = zip(FIGURES, figures, strict=True)
+    return {"case": case, "name": name, "turn": turn, **dict(columns), "losses": [0.5 / turn]}
 
-    rows = [row("encoder", "atlas", 2, 3, 500), row("encoder", "peft", 9, 12, 600)]
-    assert find_ratios(rows) == {"peft_round": 4.5}
-    rows += [row("encoder", "flower", 11, 30, 2000), row("smollm", "atlas", 1, 1, 1)]
-    rows += [row("smollm", "peft", 8, 1, 1)]
+
+def test_ratios_are_the_peers_figures_by_ours_and_absent_with_the_peer():
+    rows = [row("encoder", "atlas", 1, 2, 3, 500), row("encoder", "peft", 1, 9, 12, 600)]
+    assert find_ratios(rows) == {"peft_round": [4.5]}
+    rows += [row("encoder", "flower", 1, 11, 30, 2000), row("smollm", "atlas", 1, 1, 1, 1)]
+    rows += [row("smollm", "peft", 1, 8, 1, 1)]
     assert find_ratios(rows) == {
-        "flower_round": 5.5,
-        "flower_first_round": 10.0,
-        "flower_memory": 4.0,
-        "peft_round": 4.5,
-        "smollm_peft_epoch": 8.0,
+        "flower_round": [5.5],
+        "flower_first_round": [10.0],
+        "flower_memory": [4.0],
+        "peft_round": [4.5],
+        "smollm_peft_epoch": [8.0],
     }
+
+
+def test_a_machine_that_slows_down_moves_no_ratio():
+    rows = [
+        row("encoder", name, turn, *(slow * figure for figure in figures))
+        for turn, slow in ((1, 1), (2, 3), (3, 2))
+        for name, figures in (("atlas", (2, 3, 500)), ("peft", (9, 12, 600)))
+    ]
+    assert find_ratios(rows) == {"peft_round": [4.5, 4.5, 4.5]}
+    atlas, peft = middle_rows(rows)
+    assert [atlas[f] for f in FIGURES] == [4, 6, 1000]
+    assert [peft[f] for f in FIGURES] == [18, 24, 1200]
+    assert (peft["name"], peft["turns"], peft["losses"]) == ("peft", 3, [0.5])
+
+
+def test_ratios_of_turns_in_words():
+    assert in_words({"a": [1.0, 2.345], "b": [3.0]}) == "a 1.00, 2.35; b 3.00"
+
+
+def test_contenders_take_turns_and_each_turns_losses_are_compared(tmp_path, monkeypatch):
+    case = replace(make_case(tmp_path, "classification"), turns=2)
+    began, losses = [], iter([0.5, 0.5, 0.5, 0.75])
+
+    def run_watched(arguments, log, environment, look):
+        began.append(arguments[1].rpartition(".")[2])
+        loss = next(losses)
+        written = RoundLog(log.with_suffix(".jsonl"))
+        for number in (1, 2):
+            written.finished(number, {"a": loss})
+        look()
+        return 5 * 2**20
+
+    monkeypatch.setattr(federation, "run_watched", run_watched)
+    with pytest.raises(RuntimeError, match="peft did not do the same work"):
+        federation.run_case(case, tmp_path / "bench", lambda *step: None)
+    assert began == ["atlas_run", "peft_loop"] * 2
 
 
 def test_what_is_not_at_hand_is_left_out_and_named(monkeypatch, tmp_path):
@@ -202,7 +242,7 @@ def test_quick_benchmark(tmp_path, capsys):
     assert all(row["seconds_first_round"] > 0 for row in found.rows if row["case"] == "encoder")
     assert [row["name"] for row in found.rows][-2:] == ["5 clients", "100 clients"]
     assert "clients_memory" in found.ratios
-    assert ("encoder: peft", 1, 2) in seen
+    assert ("encoder 1/1: peft", 1, 2) in seen
     assert [path.suffix for path in save_bench(found, tmp_path)] == [".json", ".png"]
     with capsys.disabled():
         print(json.dumps(found.plain(), indent=2))

@@ -2,7 +2,8 @@
 
 Every contender is a process of its own, one after another, free to use all cores. All start from
 the same tensors, take the same batches and average adapters in the same way; if their losses
-differ, there is no result.
+differ, there is no result. They take turns: a machine's speed may change within minutes, and only
+what ran close together is compared.
 """
 
 from __future__ import annotations
@@ -34,11 +35,13 @@ RATIOS = {
     "smollm_peft_epoch": ("smollm", "peft", "seconds_round"),
 }
 """Name to case, peer and column; the peer's figure divided by ours, so that more is better."""
+FIGURES = ("seconds_round", "seconds_first_round", "peak_mb")
 HOW = (
     "Seconds a round: median from the second round on. First round: from the start of the clock, "
     "after imports, to its end; reading, tokenising and loading the model are in it, and so is "
     "what Flower's worker processes need to start. Memory: private pages of the process tree and "
-    "the largest set of shared ones."
+    "the largest set of shared ones. Rows hold medians over turns, ratios the median of each "
+    "turn's own."
 )
 
 
@@ -47,38 +50,58 @@ def run(size: Size, progress: Progress) -> Bench:
     need_psutil()
     busy = busy_note()
     cases, notes = find_cases(size)
-    rows: list[Row] = []
+    turns: list[Row] = []
     with tempfile.TemporaryDirectory(prefix="atlas-bench-") as folder:
         for case in cases:
             found, apart = run_case(case, Path(folder) / case.name, progress)
-            rows += found
+            turns += found
             notes.append(f"{case.about}. Losses lie at most {apart:.1e} apart.")
         more = run_clients(size, Path(folder) / CASE, progress)
-    notes += [HOW_CLIENTS, HOW, *busy]
-    ratios = find_ratios(rows) | memory_ratio(more)
-    return Bench("federation", rows + more, ratios, notes, partial(draw_federation, rows))
+    rows, by_turn = middle_rows(turns), find_ratios(turns)
+    notes += [HOW_CLIENTS, HOW, f"By turn: {in_words(by_turn)}.", *busy]
+    ratios = {name: round(statistics.median(found), 2) for name, found in by_turn.items()}
+    return Bench(
+        "federation",
+        rows + more,
+        ratios | memory_ratio(more),
+        notes,
+        partial(draw_federation, rows),
+    )
 
 
 def run_case(case: Case, folder: Path, progress: Progress) -> tuple[list[Row], float]:
-    """One row per contender, and the largest difference of their losses."""
-    write_work(folder, case.config, load_clients(case.config))
-    rounds: dict[str, list[Round]] = {}
+    """One row per contender and turn, and the largest difference of their losses."""
+    work = folder / "work"
+    write_work(work, case.config, load_clients(case.config))
     rows: list[Row] = []
-    for name in case.contenders:
-        log = folder / f"{name}.jsonl"
+    apart = 0.0
+    for turn in range(1, case.turns + 1):
+        rounds: dict[str, list[Round]] = {}
+        for name in case.contenders:
+            rounds[name], peak = run_contender(case, name, work, folder / str(turn), progress)
+            place = {"case": case.name, "name": name, "turn": turn}
+            rows.append({**place, **describe(rounds[name], peak)})
+        apart = max(apart, check_losses(case, rounds))
+    return rows, apart
 
-        def look(name: str = name, log: Path = log) -> None:
-            progress(f"{case.name}: {name}", len(read_rounds(log)), case.config.rounds)
 
-        peak = run_watched(
-            ["-m", f"atlas.bench.peers.{PROGRAMS[name]}", str(folder), str(log)],
-            folder / f"{name}.log",
-            {**QUIET, "FLWR_HOME": str(folder / "flwr")},
-            look,
-        )
-        rounds[name] = read_rounds(log)
-        rows.append({"case": case.name, "name": name, **describe(rounds[name], peak)})
-    return rows, check_losses(case, rounds)
+def run_contender(
+    case: Case, name: str, work: Path, folder: Path, progress: Progress
+) -> tuple[list[Round], int]:
+    """The rounds and the peak memory of one contender's turn, whose logs go to `folder`."""
+    folder.mkdir(exist_ok=True)
+    log = folder / f"{name}.jsonl"
+    peak = run_watched(
+        ["-m", f"atlas.bench.peers.{PROGRAMS[name]}", str(work), str(log)],
+        folder / f"{name}.log",
+        {**QUIET, "FLWR_HOME": str(folder / "flwr")},
+        lambda: progress(
+            f"{case.name} {folder.name}/{case.turns}: {name}",
+            len(read_rounds(log)),
+            case.config.rounds,
+        ),
+    )
+    return read_rounds(log), peak
 
 
 def describe(rounds: Sequence[Round], peak: int) -> dict[str, object]:
@@ -121,11 +144,37 @@ def check_losses(case: Case, rounds: Mapping[str, Sequence[Round]]) -> float:
     return largest
 
 
-def find_ratios(rows: Sequence[Row]) -> dict[str, float]:
-    """The peers' figures divided by ours, for those that took part."""
-    by_name = {(row["case"], row["name"]): row for row in rows}
-    return {
-        ratio: round(by_name[case, peer][column] / by_name[case, "atlas"][column], 2)
-        for ratio, (case, peer, column) in RATIOS.items()
-        if (case, peer) in by_name
-    }
+def middle_rows(rows: Sequence[Row]) -> list[Row]:
+    """One row per contender: its medians over turns."""
+    own: dict[tuple[str, str], list[Row]] = {}
+    for row in rows:
+        own.setdefault((row["case"], row["name"]), []).append(row)
+    return [
+        {
+            "case": case,
+            "name": name,
+            **{f: round(statistics.median(row[f] for row in turns), 3) for f in FIGURES},
+            "turns": len(turns),
+            "losses": turns[0]["losses"],
+        }
+        for (case, name), turns in own.items()
+    ]
+
+
+def find_ratios(rows: Sequence[Row]) -> dict[str, list[float]]:
+    """The peers' figures divided by ours, turn by turn, for those that took part."""
+    by_place = {(row["case"], row["name"], row["turn"]): row for row in rows}
+    ratios: dict[str, list[float]] = {}
+    for ratio, (case, peer, column) in RATIOS.items():
+        for (where, name, turn), row in by_place.items():
+            if (where, name) == (case, peer):
+                ours = by_place[case, "atlas", turn]
+                ratios.setdefault(ratio, []).append(row[column] / ours[column])
+    return ratios
+
+
+def in_words(by_turn: Mapping[str, Sequence[float]]) -> str:
+    """Every ratio with its turns: `flower_round 4.10, 4.52; peft_round 4.31, 4.40`."""
+    return "; ".join(
+        f"{name} {', '.join(f'{one:.2f}' for one in found)}" for name, found in by_turn.items()
+    )

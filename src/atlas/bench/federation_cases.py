@@ -30,12 +30,14 @@ class Case:
         about: What it is, for the notes.
         config: Its settings.
         contenders: Names in `federation.PROGRAMS`, ours first.
+        turns: How often each of them runs it.
     """
 
     name: str
     about: str
     config: FederationConfig
     contenders: tuple[str, ...]
+    turns: int = 1
 
 
 def find_cases(size: Size) -> tuple[list[Case], list[str]]:
@@ -63,7 +65,7 @@ def find_cases(size: Size) -> tuple[list[Case], list[str]]:
 
 def encoder_case(size: Size, data: Path | None, contenders: tuple[str, ...]) -> Case:
     """MiniLM-L6 with adapters in the last two of six blocks."""
-    per_task, train, rounds = (1, 32, 2) if size == "quick" else (3, 160, 6)
+    per_task, train, rounds, turns = (1, 32, 2, 1) if size == "quick" else (3, 160, 5, 3)
     dealt: dict[str, Any] = {"clients_per_task": per_task, "train": train}
     if data is not None:
         dealt |= {"source": "files", "path": str(data), "tasks": SST2_MRPC_COLA}
@@ -73,7 +75,7 @@ def encoder_case(size: Size, data: Path | None, contenders: tuple[str, ...]) -> 
         f"encoder: MiniLM-L6, {3 * per_task} clients ({'sst2, mrpc, cola' if data else 'synthetic'}"
         f"), LoRA r 8 on q and v of the last 2 of 6 blocks, {train // 16} steps of 16 texts a round"
     )
-    return Case("encoder", about, config, contenders)
+    return Case("encoder", about, config, contenders, turns)
 
 
 def smollm_case(model: Path, data: Path) -> Case:
@@ -85,7 +87,7 @@ def smollm_case(model: Path, data: Path) -> Case:
         "smollm: SmolLM2-135M, 3 clients (csqa), LoRA r 8 on q and v of the last 4 of 30 blocks, "
         "3 steps of 16 texts a round, which is an epoch"
     )
-    return Case("smollm", about, config, ("atlas", "peft"))
+    return Case("smollm", about, config, ("atlas", "peft"), turns=3)
 
 
 def bench_config(
