@@ -11,6 +11,8 @@ from atlas.jobs import compare
 from atlas.jobs.compare import run_study
 from atlas.jobs.plan import plan_run
 from atlas.jobs.study import plan_study
+from atlas.ops.statistics import share_of_way
+from atlas.report.compare_tables import _with_share
 
 TINY = [
     "backbone.name=tiny", "rounds=1", "threads=1", "data.train=16", "data.validation=8",
@@ -117,8 +119,25 @@ def test_how_much_of_the_way_to_the_ceiling_is_gone():
     tasks = compare.draw_up(runs, ceiling)["tasks"]
     assert tasks["one"]["recovered"] == pytest.approx({"x=1": 0.5, "x=2": -0.5})
     assert tasks["one"]["alone"] == pytest.approx(0.6)
+    assert tasks["one"]["recovered_error"] == {"x=1": None, "x=2": None}, "one seed tells nothing"
     assert tasks["two"]["recovered"] is None, "the way is too short to measure"
+    assert tasks["two"]["recovered_error"] is None
     assert compare.draw_up(runs, [])["tasks"]["one"]["recovered"] is None
+
+
+def test_the_error_of_the_share_is_over_seeds():
+    scores = {0: (0.6, 0.7, 0.8), 1: (0.62, 0.64, 0.7), 2: (0.58, 0.7, 0.9)}
+    runs = [outcome(s, {"a": x}, alone={"a": solo}, x="1") for s, (solo, x, _) in scores.items()]
+    ceilings = [outcome(s, {"a": top}, strategy="pooled") for s, (*_, top) in scores.items()]
+    task = compare.draw_up(runs, ceilings)["tasks"]["one"]
+    share, error = share_of_way((0.7, 0.64, 0.7), (0.6, 0.62, 0.58), (0.8, 0.7, 0.9))
+    assert task["recovered"]["x=1"] == pytest.approx(share)
+    assert task["recovered_error"]["x=1"] == pytest.approx(error)
+    assert "(40 ± 5 %)" in _with_share(task, "x=1")
+    # A ceiling of fewer seeds still has a mean, and no error.
+    task = compare.draw_up(runs, ceilings[:2])["tasks"]["one"]
+    assert task["recovered"]["x=1"] == pytest.approx((0.68 - 0.6) / (0.75 - 0.6))
+    assert task["recovered_error"]["x=1"] is None
 
 
 @pytest.mark.parametrize(("best", "expected"), [(0.52, True), (0.53, False)])

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from atlas.ops.statistics import lead_of, paired_comparison
+from atlas.ops.statistics import lead_of, paired_comparison, share_of_way
 
 
 def test_equals_scipy_on_the_pairs():
@@ -43,3 +43,27 @@ def test_a_lead_and_its_error_are_those_of_the_differences():
     assert error == pytest.approx(stats.sem(gaps))
     assert lead_of(first, first) == (0.0, 0.0)
     assert lead_of(first[:1], second[:1]) == (pytest.approx(gaps[0]), 0.0)
+
+
+def test_a_share_of_the_way_is_a_ratio_of_means_with_the_jackknifes_error():
+    draw = np.random.default_rng(2)
+    starts = draw.normal(0.5, 0.02, size=7)
+    ends = starts + draw.normal(0.1, 0.02, size=7)
+    scores = starts + draw.normal(0.06, 0.02, size=7)
+    share, error = share_of_way(scores, starts, ends)
+    assert share == pytest.approx((scores.mean() - starts.mean()) / (ends.mean() - starts.mean()))
+    left_out = []
+    for seed in range(7):
+        kept = [i for i in range(7) if i != seed]
+        gone = sum(scores[i] - starts[i] for i in kept)
+        left_out.append(gone / sum(ends[i] - starts[i] for i in kept))
+    assert error == pytest.approx(6**0.5 * np.std(left_out))
+    assert share_of_way([0.7], [0.6], [0.8]) == (pytest.approx(0.5), None)
+    assert share_of_way([0.5, 0.5], [0.0, 0.0], [1.0, 0.0]) == (1.0, None), "no way without one"
+
+
+def test_equal_ways_give_the_error_of_a_mean():
+    gone = np.array([0.02, 0.05, 0.03, 0.08])
+    share, error = share_of_way(gone, np.zeros(4), np.full(4, 0.1))
+    assert share == pytest.approx(10 * gone.mean())
+    assert error == pytest.approx(10 * stats.sem(gone))

@@ -15,6 +15,7 @@ from atlas.config.models import FederationConfig
 from atlas.config.overrides import parse_override
 from atlas.engines.local import Progress
 from atlas.jobs.alone import tell_alone
+from atlas.jobs.by_task import compare_tasks
 from atlas.jobs.outcome import Outcome, mean_by_key, read_outcome
 from atlas.jobs.run import resume_run, start_run
 from atlas.jobs.running import Finished, Watch
@@ -23,8 +24,6 @@ from atlas.ops.statistics import paired_comparison
 from atlas.report.sweeps import plot_study
 from atlas.runs.folder import write_text_atomic
 
-CHANCE = 0.02
-"""Where the best beats the majority by no more than this, methods differ by luck alone."""
 Announce = Callable[[int, int, Combination], None]
 Row = dict[str, Any]
 
@@ -110,45 +109,6 @@ def _row(outcome: Outcome) -> Row:
 
 def _values(texts: Combination) -> dict[str, Any]:
     return {key: parse_override(f"{key}={text}")[1] for key, text in texts.items()}
-
-
-def compare_tasks(
-    arms: Mapping[str, Sequence[Outcome]], ceilings: Sequence[Outcome]
-) -> dict[str, dict[str, Any]]:
-    """Every task by itself, in its own metric: majority, ceiling and the arms' means over seeds."""
-    outcomes = [outcome for own in arms.values() for outcome in own]
-    majorities = mean_by_key(outcome.task_means("majority") for outcome in outcomes)
-    best = mean_by_key(outcome.task_means("score") for outcome in ceilings)
-    solo = mean_by_key(o.task_means("alone") for o in outcomes if "alone" in o.summary)
-    means = {arm: mean_by_key(o.task_means("score") for o in own) for arm, own in arms.items()}
-    metrics = {o.task_of(c): name for o in outcomes for c, name in o.summary["metrics"].items()}
-    found = {}
-    for task, majority in majorities.items():
-        # Arms may differ in their tasks.
-        scores = {arm: of_task[task] for arm, of_task in means.items() if task in of_task}
-        found[task] = {
-            "metric": metrics[task],
-            "majority": majority,
-            "ceiling": best.get(task),
-            "alone": solo.get(task),
-            "arms": scores,
-            "recovered": _recovered(scores, solo.get(task), best.get(task)),
-            # Rounded, for a lead of exactly two points is not more than two.
-            "at_chance": round(best.get(task, max(scores.values())) - majority, 9) <= CHANCE,
-        }
-    return found
-
-
-def _recovered(
-    scores: Mapping[str, float], alone: float | None, ceiling: float | None
-) -> dict[str, float] | None:
-    """The share of the way from training alone to the ceiling that each arm has gone.
-
-    None where that way is shorter than `CHANCE`, or one end of it is not known.
-    """
-    if alone is None or ceiling is None or ceiling - alone <= CHANCE:
-        return None
-    return {arm: (score - alone) / (ceiling - alone) for arm, score in scores.items()}
 
 
 def _clients(summaries: Sequence[dict[str, Any]]) -> dict[str, Any]:

@@ -43,5 +43,32 @@ def lead_of(first: NDArray[np.float64], second: NDArray[np.float64]) -> tuple[fl
     return float(differences.mean()), spread / len(differences) ** 0.5
 
 
+def share_of_way(
+    scores: Sequence[float], starts: Sequence[float], ends: Sequence[float]
+) -> tuple[float, float | None]:
+    """How much of the way from start to end was gone on average, and that share's standard error.
+
+    The error is the jackknife's: it holds for a ratio of means, in which a seed moves both.
+
+    Args:
+        scores: One value per seed.
+        starts: Where each seed began.
+        ends: Where each could have ended; on average not where it began.
+
+    Returns:
+        The share and its error; the latter is None for one seed, or where the way vanishes
+        without some seed.
+    """
+    gone = np.asarray(scores, dtype=np.float64) - np.asarray(starts, dtype=np.float64)
+    way = np.asarray(ends, dtype=np.float64) - np.asarray(starts, dtype=np.float64)
+    share, count = float(gone.sum() / way.sum()), len(gone)
+    rest = way.sum() - way
+    if count < 2 or not rest.all():  # noqa: PLR2004 - one seed has no spread
+        return share, None
+    without = (gone.sum() - gone) / rest
+    error = math.sqrt((count - 1) / count * float(((without - without.mean()) ** 2).sum()))
+    return share, error
+
+
 def _number(value: float) -> float | None:
     return None if math.isnan(value) else float(value)

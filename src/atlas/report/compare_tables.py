@@ -130,8 +130,12 @@ def _tasks_table(result: Mapping[str, Any]) -> Table:
 def _with_share(found: Mapping[str, Any], arm: str) -> str:
     """An arm's score on a task and, in brackets, its share of the way from alone to the ceiling."""
     share = (found.get("recovered") or {}).get(arm)
+    error = (found.get("recovered_error") or {}).get(arm)
     text = _percent(found["arms"].get(arm))
-    return text if share is None else f"{text} ({100 * share:.0f} %)"
+    if share is None:
+        return text
+    spread = "" if error is None else f" ± {100 * error:.0f}"
+    return f"{text} ({100 * share:.0f}{spread} %)"
 
 
 def _percent(value: float | None) -> str:
