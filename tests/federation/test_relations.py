@@ -104,13 +104,16 @@ def naive_edges(view):
 
 def naive_diffusion(view):
     """The lazy walk over that graph."""
-    eta, edges = view.settings.eta, naive_edges(view)
+    edges = naive_edges(view)
     weights = []
     for k, row in enumerate(edges):
         total = sum(row)
         shares = (
             [value / total for value in row] if total else [float(j == k) for j in range(len(row))]
         )
+        eta = view.settings.eta
+        if eta == "even":
+            eta = 1 / (1 + sum(share**2 for share in shares))
         weights.append([(1 - eta) * (j == k) + eta * share for j, share in enumerate(shares)])
     return float64(weights)
 
@@ -118,7 +121,7 @@ def naive_diffusion(view):
 @pytest.mark.parametrize("kind", ["rbf", "cosine", "uniform"])
 @pytest.mark.parametrize("unknown", [[], [1, 4]])
 def test_diffusion_equals_a_double_loop(kind, unknown):
-    steps = ((0.0, 0.5, 1.0), (0.2, 0.1, 3.0), (1.0, 1.0, 0.3))
+    steps = ((0.0, 0.5, 1.0), (0.2, 0.1, 3.0), (1.0, 1.0, 0.3), (0.1, "even", 2.0))
     for seed, nearest, clusters, singletons, (cross, eta, alpha) in product(
         range(2), (None, 1, 3), (None, CLUSTERS), ("alone", "joined"), steps
     ):

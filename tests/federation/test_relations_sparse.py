@@ -38,7 +38,7 @@ SETTINGS = [
     for count, name, cross, rule in product(
         (1, 3, 500, None), ("rbf", "cosine", "uniform"), (0.0, 0.4), ("alone", "joined")
     )
-]
+] + [{"eta": 0.3}, {"eta": "auto"}]
 
 
 def view_of_many(n, clusters, **settings):

@@ -8,6 +8,7 @@ import torch
 from atlas.ops.affinity import (
     connect_singletons,
     cosine,
+    even_steps,
     group_shares,
     laplacian,
     lazy,
@@ -136,6 +137,23 @@ def test_three_equal_clients_contract_by_the_known_factor(eta):
     assert float(gaps[1] / gaps[0]) == pytest.approx(1 - 1.5 * eta)
 
 
+def test_even_steps_take_alike_clients_to_their_mean_at_once():
+    for count in (2, 3, 5):
+        graph = row_normalise(without_self(torch.ones(count, count, dtype=torch.float64)))
+        weights = lazy(graph, even_steps(graph))
+        assert torch.allclose(weights, torch.full_like(weights, 1 / count), atol=1e-12)
+    alone = row_normalise(torch.zeros(2, 2, dtype=torch.float64))
+    assert torch.equal(lazy(alone, even_steps(alone)), alone)
+
+
+def test_no_other_step_leaves_less_noise():
+    shares = row_normalise(without_self(rbf(features(), 2.0)))
+    noise = lazy(shares, even_steps(shares)).square().sum(1)
+    for shift in (-0.1, -0.01, 0.01, 0.1):
+        other = lazy(shares, (even_steps(shares) + shift).clamp(0, 1)).square().sum(1)
+        assert bool((other > noise).all()), shift
+
+
 def test_group_shares_average_by_examples_inside_groups():
     counts = torch.tensor([1.0, 2.0, 3.0, 4.0, 5.0, 6.0], dtype=torch.float64)
     shares = group_shares(LABELS, counts)
@@ -149,6 +167,8 @@ def test_eta_outside_its_range_is_refused():
     for eta in (-0.1, 1.1):
         with pytest.raises(ValueError, match="allowed: 0 to 1"):
             lazy(torch.eye(2, dtype=torch.float64), eta)
+        with pytest.raises(ValueError, match="allowed: 0 to 1"):
+            lazy(torch.eye(2, dtype=torch.float64), torch.tensor([0.5, eta]))
 
 
 def test_rows_are_normalised_and_zero_rows_stay():

@@ -11,6 +11,7 @@ from atlas.federation.strategy import View, data_shares
 from atlas.ops.affinity import (
     connect_singletons,
     cosine,
+    even_steps,
     group_shares,
     lazy,
     nearest,
@@ -28,6 +29,7 @@ AFFINITIES: dict[str, Callable[[Tensor, float], Tensor]] = {
 }
 
 START_ALPHA = 1.0
+WHOLE_STEP = 1.0
 
 
 def affinity(view: View) -> Tensor:
@@ -65,8 +67,10 @@ def diffusion(view: View) -> Tensor:
 
     With eta `auto` the whole step is offered and each client takes the share that suits it.
     """
-    eta = view.settings.eta
-    return lazy(neighbours(view), 1.0 if isinstance(eta, str) else eta)
+    shares, eta = neighbours(view), view.settings.eta
+    if eta == "even":
+        return lazy(shares, even_steps(shares))
+    return lazy(shares, WHOLE_STEP if eta == "auto" else eta)
 
 
 def cluster_mean(view: View) -> Tensor:

@@ -12,12 +12,13 @@ from scipy.sparse import csr_array
 from torch import Tensor
 
 from atlas.federation.planned import LARGEST_LOGGED
-from atlas.federation.relations import alpha_of, cluster_mean, diffusion
+from atlas.federation.relations import WHOLE_STEP, alpha_of, cluster_mean, diffusion
 from atlas.federation.strategy import View
 from atlas.ops.graph import PAIRS, connect_lonely, near_edges
 from atlas.ops.sparse import (
     Edges,
     SharedRows,
+    even_steps,
     group_rows,
     lazy,
     row_normalise,
@@ -45,8 +46,10 @@ def sparse_diffusion(view: View) -> SharedRows:
     settings = view.settings
     if settings.nearest is None or settings.affinity not in PAIRS:
         return share_rows(csr_array(diffusion(view).cpu().numpy()))
-    eta = settings.eta
-    return share_rows(lazy(sparse_neighbours(view), 1.0 if isinstance(eta, str) else eta))
+    shares, eta = sparse_neighbours(view), settings.eta
+    if eta == "even":
+        return share_rows(lazy(shares, even_steps(shares)))
+    return share_rows(lazy(shares, WHOLE_STEP if eta == "auto" else eta))
 
 
 def sparse_neighbours(view: View) -> Edges:

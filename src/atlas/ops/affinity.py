@@ -82,16 +82,31 @@ def row_normalise(affinity: Tensor) -> Tensor:
     return torch.where(total > 0, shares, identity)
 
 
-def lazy(weights: Tensor, eta: float) -> Tensor:
+def lazy(weights: Tensor, eta: float | Tensor) -> Tensor:
     """(1 - eta) I + eta * weights: with eta = 0 everybody keeps their own, bit for bit.
 
     For a row-normalised affinity this is I - eta * L with the random-walk Laplacian
     L = I - D^-1 a, one step of diffusion over the graph of clients.
+
+    Args:
+        weights: Row-normalised [n, n].
+        eta: One step for all, or one for each row [n].
     """
-    if not 0.0 <= eta <= 1.0:
+    steps = torch.as_tensor(eta, dtype=weights.dtype, device=weights.device).reshape(-1, 1)
+    if not bool(((steps >= 0) & (steps <= 1)).all()):
         raise ValueError(f"eta is {eta}; allowed: 0 to 1")
     identity = torch.eye(len(weights), dtype=weights.dtype, device=weights.device)
-    return (1.0 - eta) * identity + eta * weights
+    return (1.0 - steps) * identity + steps * weights
+
+
+def even_steps(weights: Tensor) -> Tensor:
+    """The step of each row [n] that averages out the most noise, 1 / (1 + sum of p^2).
+
+    Where everybody wants the same and is off by noise of the same size, the mean of neighbours
+    with shares p is off by the sum of p^2 of it; own and mean are best weighed by the inverse of
+    theirs. Among k alike neighbours that is k / (k + 1): one's own counts as one of k + 1.
+    """
+    return 1.0 / (1.0 + weights.square().sum(1))
 
 
 def laplacian(affinity: Tensor) -> Tensor:

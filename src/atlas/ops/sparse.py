@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy.sparse import csr_array, diags_array, eye_array, vstack
+from scipy.sparse import csr_array, diags_array, vstack
 from torch import Tensor
 
 from atlas.ops.mixing import ROW_TOLERANCE
@@ -65,11 +65,17 @@ def row_normalise(edges: Edges) -> Edges:
     return tidy(shares + diags_array((total <= 0).astype(np.float64)))
 
 
-def lazy(edges: Edges, eta: float) -> Edges:
+def lazy(edges: Edges, eta: float | NDArray[np.float64]) -> Edges:
     """(1 - eta) I + eta * edges for row-normalised [n, n]; with eta = 0 exactly I."""
-    if not 0.0 <= eta <= 1.0:
+    steps = np.broadcast_to(np.asarray(eta, dtype=np.float64), edges.shape[0])
+    if not bool(((steps >= 0) & (steps <= 1)).all()):
         raise ValueError(f"eta is {eta}; allowed: 0 to 1")
-    return tidy((1.0 - eta) * eye_array(edges.shape[0]) + eta * edges)
+    return tidy(diags_array(1.0 - steps) + diags_array(steps) @ edges)
+
+
+def even_steps(edges: Edges) -> NDArray[np.float64]:
+    """The step of each row that averages out the most noise; see `affinity.even_steps`."""
+    return 1.0 / (1.0 + np.asarray(edges.power(2).sum(axis=1)).reshape(-1))
 
 
 def share_rows(edges: Edges) -> SharedRows:
