@@ -17,6 +17,7 @@ from transformers import AutoConfig, AutoModel, AutoModelForCausalLM
 from transformers.utils import logging as transformers_logging
 
 from atlas.backbones.blocks import Config, Model, Tokenizer
+from atlas.backbones.compiled import Compiler, compiled
 from atlas.backbones.families import Family, find_family
 from atlas.backbones.tiny import build_tiny, build_tiny_causal
 from atlas.backbones.transformer import TransformerBackbone
@@ -40,7 +41,7 @@ UNREADABLE = (
     StrictDataclassError,
 )
 
-_loaded: dict[tuple[str, torch.device, torch.dtype], TransformerBackbone] = {}
+_loaded: dict[tuple[str, torch.device, torch.dtype, Compiler | None], TransformerBackbone] = {}
 
 
 def load_backbone(
@@ -49,6 +50,7 @@ def load_backbone(
     device: str | torch.device = "cpu",
     dtype: torch.dtype = torch.float32,
     allow_hub: bool = False,
+    compiler: Compiler | None = None,
 ) -> TransformerBackbone:
     """Loads a frozen model once per process.
 
@@ -57,9 +59,10 @@ def load_backbone(
         device: Where to hold it.
         dtype: Of its parameters.
         allow_hub: Whether `name` may be fetched from the model hub.
+        compiler: What blocks are compiled with, if they are.
 
     Returns:
-        The same object for the same name, device and dtype.
+        The same object for the same arguments.
 
     Raises:
         InputError: If there is no such model, its kind is not supported or its files are damaged.
@@ -68,20 +71,26 @@ def load_backbone(
     if place.type == "cuda" and not torch.cuda.is_available():
         raise InputError(f"device {device}: no CUDA device is available; allowed: cpu")
     folder = _find_folder(name)
-    key = (str(folder.resolve()) if folder else name, place, dtype)
+    key = (str(folder.resolve()) if folder else name, place, dtype, compiler)
     if key not in _loaded:
-        if name in TINY:
-            model, tokenizer = TINY[name](dtype)
-            _loaded[key] = TransformerBackbone(
-                model, tokenizer, name=name, source=name, device=place
-            )
-        elif folder is not None:
-            public = (name, MINILM_SOURCE) if name == "minilm" else (folder.resolve().name,) * 2
-            _loaded[key] = _load(folder, public, place, dtype)
-        else:
-            _check_hub_id(name, allow_hub)
-            _loaded[key] = _load(name, (name, name), place, dtype)
+        backbone = _find(name, folder, place, dtype, allow_hub)
+        if compiler is not None:
+            backbone.family = compiled(backbone.family, compiler)
+        _loaded[key] = backbone
     return _loaded[key]
+
+
+def _find(
+    name: str, folder: Path | None, place: torch.device, dtype: torch.dtype, allow_hub: bool
+) -> TransformerBackbone:
+    if name in TINY:
+        model, tokenizer = TINY[name](dtype)
+        return TransformerBackbone(model, tokenizer, name=name, source=name, device=place)
+    if folder is not None:
+        public = (name, MINILM_SOURCE) if name == "minilm" else (folder.resolve().name,) * 2
+        return _load(folder, public, place, dtype)
+    _check_hub_id(name, allow_hub)
+    return _load(name, (name, name), place, dtype)
 
 
 def _find_folder(name: str) -> Path | None:

@@ -7,6 +7,7 @@ from weakref import WeakKeyDictionary
 
 import torch
 
+from atlas.backbones.compiled import check_adapted
 from atlas.backbones.load import load_backbone
 from atlas.backbones.transformer import TransformerBackbone
 from atlas.config.models import AdapterSettings, FederationConfig, TrainSettings
@@ -35,6 +36,7 @@ def open_backbone(config: FederationConfig, name: str) -> TransformerBackbone:
         device=config.device,
         dtype=DTYPES[config.backbone.dtype],
         allow_hub=config.backbone.allow_hub,
+        compiler=config.backbone.compile,
     )
 
 
@@ -62,6 +64,8 @@ def find_model(config: FederationConfig, name: str) -> Model:
         for module in backbone.select(block, settings.modules):
             modules.append(module)
             widths.append((linears[module].in_features, linears[module].out_features))
+    if config.backbone.compile:
+        check_adapted(backbone.family, tuple(modules))
     layout = Layout(
         backbone=backbone.name,
         modules=tuple(modules),

@@ -26,6 +26,9 @@ class BackboneSettings(Settings):
     max_new_tokens: Annotated[int, Field(ge=1, le=4096)] = Field(
         64, description="length limit of generated answers"
     )
+    compile: Literal["inductor", "aot_eager"] | None = Field(
+        None, description="torch.compile's backend for the part of blocks after attention"
+    )
 
 
 class AdapterSettings(Settings):
