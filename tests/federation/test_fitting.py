@@ -91,7 +91,9 @@ def test_rows_that_are_trained_after_the_shared_ones_are_not_mixed_up(
     group, train = make_group(epochs=1, batch=4)
     course = full_course(group)
     found = fit_on_cores(group.store, course, train, CLOCK)
-    assert shared == [count]
+    first, *steps = shared
+    assert first == count
+    assert steps and set(steps) == {2}, "texts of the other rows' steps are divided"
     torch.set_num_threads(1)
     wanted = fit(group.store, course, train, CLOCK)
     assert all(close(found.stack.tensors[k], v) for k, v in wanted.stack.tensors.items())
@@ -103,7 +105,7 @@ def test_divided_work_gives_the_same_bits_again(two_cores, shared):
     group, train = make_group(epochs=2, batch=4)
     course = full_course(group)
     first, again = (fit_on_cores(group.store, course, train, CLOCK) for _ in range(2))
-    assert len(shared) == 2 and shared[0] == shared[1] >= 3
+    assert shared[0] >= 3 and shared[: len(shared) // 2] == shared[len(shared) // 2 :]
     for key, value in first.stack.tensors.items():
         assert torch.equal(again.stack.tensors[key], value)
 

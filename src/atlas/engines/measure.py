@@ -11,6 +11,8 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from atlas.ops.parallel import one_core
+
 
 def peak_bytes(work: Callable[[], object], device: torch.device) -> int:
     """The most memory that tensors made by `work` held at once.
@@ -27,7 +29,7 @@ def peak_bytes(work: Callable[[], object], device: torch.device) -> int:
         highest: int = torch.cuda.max_memory_allocated(device)
         return highest - before
     storages = _Storages()
-    with storages:
+    with one_core(), storages:  # which sees the operators of its own thread
         work()
     return storages.highest
 

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from atlas.config.models import TrainSettings
-from atlas.federation.batches import Batch
-from atlas.federation.forward import Model, Stack, run
+from atlas.federation.forward import Stack
+from atlas.federation.sharing import shared_gradients
 from atlas.federation.split import Gradients, Wire, split_gradients
 from atlas.federation.store import ExampleStore, Rows
 from atlas.ops.anchor import pull
@@ -92,9 +92,8 @@ class State:
         rows = self.stack if whole else self.stack.rows(index)
         leaves = {name: value.detach().requires_grad_() for name, value in rows.tensors.items()}
         moving = replace(rows, tensors=leaves)
-        batch = store.batch(turn.picks)
-        losses, grads = self._gradients(store.model, moving, batch, index, turn)
-        del batch, moving, leaves
+        losses, grads = self._gradients(store, moving, index, turn)
+        del moving, leaves
         grad = self.columns.join(grads)
         del grads
         self._update(rows, turn, settings, grad, None if whole else index)
@@ -153,23 +152,23 @@ class State:
         return {name: view.clone() for name, view in self.columns.views(flat).items()}
 
     def _gradients(
-        self, model: Model, moving: Stack, batch: Batch, index: Tensor, turn: Turn
+        self, store: ExampleStore, moving: Stack, index: Tensor, turn: Turn
     ) -> tuple[Tensor, Gradients]:
         """Losses of the rows, and gradients of losses and pull together."""
-        names, values = list(moving.tensors), list(moving.tensors.values())
+        model, names = store.model, list(moving.tensors)
         if turn.point is None:
-            losses = objective = run(model, moving, batch).client_losses()
-            if self.anchor is not None:
-                objective = losses + self.anchor.cost(moving, index, model.layout.modules)
-            found = torch.autograd.grad(objective.sum(), values)
-            return losses, dict(zip(names, found, strict=True))
-        outcome, grads = split_gradients(model, moving, batch, turn.point, turn.rows, self.wire)
+            losses, grads = shared_gradients(store, moving, turn.picks)
+        else:
+            batch = store.batch(turn.picks)
+            outcome, grads = split_gradients(model, moving, batch, turn.point, turn.rows, self.wire)
+            losses = outcome.client_losses()
         if self.anchor is not None:
-            # Each side knows the adapters it trains, so the pull needs no message.
+            # Each side of a split knows the adapters it trains, so the pull needs no message.
             pulled = self.anchor.cost(moving, index, model.layout.modules)
+            values = [moving.tensors[name] for name in names]
             more = torch.autograd.grad(pulled.sum(), values, materialize_grads=True)
             grads = {n: grads[n] + extra for n, extra in zip(names, more, strict=True)}
-        return outcome.client_losses(), grads
+        return losses, grads
 
 
 def begin(stack: Stack, carried: tuple[Moments, Tensor] | None, anchor: Anchor | None) -> State:

@@ -26,6 +26,17 @@ def cores_for(device: torch.device) -> int:
     return torch.get_num_threads() if device.type == "cpu" else 1
 
 
+@contextmanager
+def one_core() -> Iterator[None]:
+    """Within this context nothing is divided among cores, for those who follow one thread."""
+    cores = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(cores)
+
+
 def shared_first(loads: Sequence[float], cores: int) -> int:
     """How many pieces of work, from the first, are best begun a core each.
 
