@@ -47,10 +47,8 @@ def test_shares_add_up_to_the_whole_step(two_cores, monkeypatch, name):
     wanted, theirs = undivided(group, stack, picks)
     assert torch.allclose(losses, wanted, atol=1e-10, rtol=0)
     assert grads.keys() == theirs.keys()
-    # Llama's norms work in single precision, whatever comes in.
-    near = 1e-6 if name == "tiny-causal" else 1e-10
     for key, value in theirs.items():
-        assert torch.allclose(grads[key], value, atol=near, rtol=0), key
+        assert torch.allclose(grads[key], value, atol=1e-10, rtol=0), key
     if name == "tiny":
         assert all(bool(value.any()) for key, value in grads.items() if key.startswith("lora"))
     again = shared_gradients(group.store, stack, picks)[1]

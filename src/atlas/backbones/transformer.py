@@ -30,6 +30,7 @@ from atlas.federation.backbone import Footprint, Inputs
 from atlas.federation.changes import Change
 from atlas.federation.packing import Packing
 from atlas.federation.task import Example, Task
+from atlas.ops.vocabulary import token_losses
 
 
 class TransformerBackbone:
@@ -227,6 +228,11 @@ class TransformerBackbone:
         self._require_causal("language-model logits")
         logits: Tensor = self.model.lm_head(self.body.norm(hidden))
         return logits
+
+    def vocabulary_losses(self, hidden: Tensor, targets: Tensor) -> Tensor:
+        """The loss of each expected token [M], from rows of the last block's output [M, D]."""
+        self._require_causal("losses of tokens")
+        return token_losses(self.body.norm(hidden), self.model.lm_head.weight, targets)
 
     def generate(self, prompts: Sequence[str], max_new_tokens: int) -> list[str]:
         """Greedy continuations of prompts, all in one batch [len(prompts), T, D]."""

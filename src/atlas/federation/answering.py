@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from atlas.federation.backbone import Backbone
 from atlas.federation.batches import Batch, Outcome
@@ -37,12 +36,7 @@ def predict_tokens(backbone: Backbone, hidden: Tensor, batch: Batch, context: ob
         whole = backbone.packed_block(backbone.depth - 1, hidden, packing, context)
         answered = whole.flatten(0, 1)[packing.slots.gather(1, at)[there]]
     # Only places that carry loss meet the vocabulary, by far the largest matrix.
-    logits = backbone.vocabulary_logits(answered)
-    found = functional.cross_entropy(
-        logits.to(torch.promote_types(logits.dtype, torch.float32)),
-        expected.gather(1, at)[there],
-        reduction="none",
-    )
+    found = backbone.vocabulary_losses(answered, expected.gather(1, at)[there])
     text = torch.nonzero(there)[:, 0]
     losses = found.new_zeros(n * b).index_add(0, text, found)
     counts = there.sum(1).to(losses.dtype)

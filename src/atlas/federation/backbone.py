@@ -172,6 +172,10 @@ class Backbone(Protocol):
         """
         ...
 
+    def vocabulary_losses(self, hidden: Tensor, targets: Tensor) -> Tensor:
+        """The loss of each expected token [M], from rows of the last block's output [M, D]."""
+        ...
+
     def vocabulary_logits(self, hidden: Tensor) -> Tensor:
         """Language-model logits [..., V] from rows of the last block's output [..., D]."""
         ...

@@ -31,8 +31,8 @@ def fit_on_cores(
 
     Which rows stay together depends on their texts and the number of cores alone, not on which core
     is free first, so a run gives the same bits whenever it is repeated with as many of them. Rows
-    that would leave cores idle are trained after the others, with each operator divided. Where rows
-    are shared out, `progress` is told the steps of all groups together.
+    that would leave cores idle are trained after the others, the texts of each step divided (see
+    `sharing`). Where rows are shared out, `progress` is told the steps of all groups together.
     """
     plans = [plan_batches(lesson, settings, clock) for lesson in course.lessons]
     steps = [sum(map(len, plan)) for plan in plans]

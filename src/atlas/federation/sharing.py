@@ -8,7 +8,7 @@ own, there is one share.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from functools import reduce
 
 import numpy as np
 import torch
@@ -18,15 +18,6 @@ from atlas.federation.forward import Stack, run
 from atlas.federation.split import Gradients
 from atlas.federation.store import ExampleStore, Rows
 from atlas.ops.parallel import cores_for
-
-
-@dataclass(frozen=True)
-class _Sums:
-    """Of one share of the texts: losses and what they are divided by [n], and gradients."""
-
-    losses: Tensor
-    counts: Tensor
-    grads: Sequence[Tensor]
 
 
 def shared_gradients(
@@ -39,25 +30,22 @@ def shared_gradients(
         stack: Adapters whose tensors ask for gradients.
         picks: The examples of each row.
     """
-    values = list(stack.tensors.values())
-
-    def add_up(own: ExampleStore, share: Sequence[Rows]) -> _Sums:
-        outcome = run(own.model, stack, own.batch(share))
-        losses = outcome.losses.sum(1)
-        grads = torch.autograd.grad(losses.sum(), values)
-        return _Sums(losses.detach(), outcome.counts.sum(1), grads)
-
+    names, values = list(stack.tensors), list(stack.tensors.values())
     shares = deal_texts(store, picks, cores_for(store.labels.device))
-    parts = store.on_cores(add_up, shares) if len(shares) > 1 else [add_up(store, picks)]
-    # In the order of the shares, not of their ends: sums are the same bits every time.
-    counts = sum((part.counts for part in parts[1:]), parts[0].counts).clamp_min(1)
-    losses = sum((part.losses for part in parts[1:]), parts[0].losses) / counts
-    grads = {}
-    for place, name in enumerate(stack.tensors):
-        whole = sum((part.grads[place] for part in parts[1:]), parts[0].grads[place])
-        # A row's tensors are in its own losses alone, so its mean is taken here.
-        grads[name] = whole / counts.to(whole.dtype).reshape(-1, *[1] * (whole.ndim - 1))
-    return losses, grads
+    if len(shares) == 1:
+        losses = run(store.model, stack, store.batch(picks)).client_losses()
+        grads = torch.autograd.grad(losses.sum(), values)
+        return losses, dict(zip(names, grads, strict=True))
+    counts = torch.tensor([max(1, store.counts_of(pick).sum()) for pick in picks])
+
+    def add_up(own: ExampleStore, share: Sequence[Rows]) -> list[Tensor]:
+        losses = run(own.model, stack, own.batch(share)).losses.sum(1) / counts
+        return [losses.detach(), *torch.autograd.grad(losses.sum(), values)]
+
+    parts = store.on_cores(add_up, shares)
+    # In the order of the shares, not of their ends: the same bits every time.
+    total, *found = (reduce(torch.add, some) for some in zip(*parts, strict=True))
+    return total, dict(zip(names, found, strict=True))
 
 
 def deal_texts(store: ExampleStore, picks: Sequence[Rows], cores: int) -> list[list[Rows]]:

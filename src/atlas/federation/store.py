@@ -111,12 +111,17 @@ class ExampleStore:
 
     def longest_answer(self, rows: Rows) -> int:
         """Most tokens of an example that carry a loss of their own; zero for classification."""
+        return 0 if self.targets is None else int(self.counts_of(rows).max(initial=0))
+
+    def counts_of(self, rows: Rows) -> Rows:
+        """Losses that each of some examples has: one, or one for every token of its answer."""
         if self.targets is None:
-            return 0
+            return np.ones(len(rows), dtype=np.int64)
         ends = torch.cumsum((self.targets >= 0).long(), 0).cpu().numpy()
         before = np.concatenate([[0], ends])
-        starts = self.offsets.cpu().numpy()[rows]
-        return int((before[starts + self._host_lengths[rows]] - before[starts]).max(initial=0))
+        starts = (np.cumsum(self._host_lengths) - self._host_lengths)[rows]
+        found: Rows = before[starts + self._host_lengths[rows]] - before[starts]
+        return found
 
     def without_ends(self) -> ExampleStore:
         """The same store with no loss on each example's last target, the end of the text.

@@ -17,7 +17,7 @@ import torch
 
 T = TypeVar("T")
 DIVIDED = 0.75
-"""Of what its cores could do, the share that torch makes of them when each operator is divided
+"""Of what its cores could do, the share that is made of them when one piece of work is divided
 among them. Measured on two (`docs/speed.md`); on more it is likely less."""
 
 
@@ -40,8 +40,8 @@ def one_core() -> Iterator[None]:
 def shared_first(loads: Sequence[float], cores: int) -> int:
     """How many pieces of work, from the first, are best begun a core each.
 
-    A heavy piece, or one too many, would leave the other cores idle: the rest is done after them
-    with each operator divided.
+    A heavy piece, or one too many, would leave the other cores idle: the rest is done after them,
+    each piece divided.
 
     Args:
         loads: How heavy each piece is, in the order in which they are begun.
