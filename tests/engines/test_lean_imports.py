@@ -3,7 +3,31 @@
 import subprocess
 import sys
 
+import pytest
+
 HEAVY = ("sklearn", "scipy.stats", "matplotlib", "peft", "datasets", "pandas")
+HEAVY += ("scipy.cluster", "scipy.optimize", "torch._dynamo", "transformers.modeling_utils")
+TRAINED = """
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from atlas.config.load import load_config
+from atlas.jobs.run import start_run
+
+class Enough(Exception):
+    pass
+
+def watch(event, fields):
+    if event == "round_finished":
+        raise Enough
+
+settings = ["strategy=fedavg", "alone=false", "validate_every=0", "ranks.method=fixed"]
+settings += ["rounds=1", "data.train=4", "data.validation=1", "data.test=1", "backbone.name={}"]
+with TemporaryDirectory() as folder:
+    try:
+        start_run(load_config("demo", settings), Path(folder), watch)
+    except Enough:
+        pass
+"""
 
 
 def imported(program):
@@ -20,3 +44,8 @@ def test_running_a_federation_imports_neither_clustering_nor_drawing():
 def test_clustering_is_imported_where_it_is_called():
     call = "from atlas.ops.clusters import adjusted_rand as f; f([0, 1], [0, 1])"
     assert "sklearn" in imported(call)
+
+
+@pytest.mark.parametrize("backbone", ["tiny", "minilm"])
+def test_training_on_an_encoder_imports_no_models_of_transformers(backbone):
+    assert imported(TRAINED.replace("{}", backbone)) == []

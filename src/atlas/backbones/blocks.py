@@ -8,11 +8,6 @@ from typing import Any, Literal, TypeAlias
 
 import torch
 from torch import Tensor
-from transformers.masking_utils import (
-    create_bidirectional_mask,
-    create_causal_mask,
-    create_sliding_window_causal_mask,
-)
 
 # What the library hands over is not typed here.
 Model: TypeAlias = Any
@@ -108,12 +103,24 @@ def attention_mask(
     row's result would depend on the padding of its neighbours.
     """
     if mask_kind == "bidirectional":
-        spelled: Tensor = create_bidirectional_mask(
-            config, hidden, attention_mask=mask, allow_is_bidirectional_skip=False
-        )
-        return spelled
-    create = create_sliding_window_causal_mask if kind == SLIDING else create_causal_mask
-    spelled = create(
+        seen = mask.bool()[:, None, None, :].expand(-1, 1, mask.shape[1], -1)
+        eager = getattr(config, "_attn_implementation", None) == "eager"
+        return added_mask(seen, hidden.dtype) if eager else seen
+    # Here, and not above: an encoder can do without all that the library's models import.
+    from transformers import masking_utils
+
+    create = masking_utils.create_causal_mask
+    if kind == SLIDING:
+        create = masking_utils.create_sliding_window_causal_mask
+    spelled: Tensor = create(
         config, hidden, attention_mask=mask, past_key_values=None, allow_is_causal_skip=False
     )
     return spelled
+
+
+def added_mask(mask: Tensor, dtype: torch.dtype) -> Tensor:
+    """A mask that is added to scores."""
+    if mask.dtype != torch.bool:
+        return mask
+    zeros = torch.zeros_like(mask, dtype=dtype)
+    return zeros.masked_fill(~mask, torch.finfo(dtype).min)

@@ -11,7 +11,6 @@ from typing import Any
 
 from safetensors.torch import save_file
 from torch import Tensor
-from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING
 
 from atlas.backbones.adapter import (
     CONFIG,
@@ -139,10 +138,12 @@ def _peft_config(
 
 def _merged_config(backbone: TransformerBackbone, task: Task) -> Config:
     """The base model's config as that of the task's model."""
+    from transformers.models.auto import modeling_auto  # brings the library's models along
+
     config = copy.deepcopy(backbone.config)
-    models = MODEL_FOR_CAUSAL_LM_MAPPING
+    models = modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING
     if task.kind == "classification":
-        models = MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING
+        models = modeling_auto.MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING
         config.id2label = dict(enumerate(task.labels))
         config.label2id = {label: index for index, label in enumerate(task.labels)}
         config.pad_token_id = backbone.specials.pad

@@ -23,7 +23,6 @@ from atlas.backbones.blocks import (
     rotary_block,
     starting_block,
 )
-from atlas.backbones.omega import AtlasConfig
 from atlas.backbones.parts import BERT, DISTILBERT, LLAMA, MPNET, Parts
 from atlas.errors import InputError
 from atlas.federation.backbone import Activation, HeadLayer
@@ -81,6 +80,8 @@ class Family:
         )
 
 
+ATLAS = "atlas_omega"
+"""What a config.json of our own language model says; see `omega.config`."""
 _BERT_MLP = {"up": "intermediate.dense", "down": "output.dense"}
 
 FAMILIES = (
@@ -166,7 +167,7 @@ FAMILIES = (
     ),
     Family(
         name="atlas",
-        model_types=(AtlasConfig.model_type,),
+        model_types=(ATLAS,),
         prefix="model",
         embeddings="embed_tokens",
         blocks="layers",

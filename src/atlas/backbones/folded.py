@@ -16,9 +16,9 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
-from atlas.backbones.blocks import Model, Position
+from atlas.backbones.blocks import Model, Position, added_mask
 from atlas.backbones.families import Family
-from atlas.backbones.parts import added_mask, stay
+from atlas.backbones.parts import stay
 from atlas.federation.changes import Change
 from atlas.federation.packing import Packing
 

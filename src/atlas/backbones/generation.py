@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from transformers import GenerationConfig
-
 from atlas.backbones.blocks import Model
 from atlas.backbones.tokens import Specials, pad_rows, row_mask
 
 
 def take_stop_tokens(model: Model, specials: Specials) -> tuple[int, ...]:
     """A checkpoint's stop tokens; its sampling settings and penalties are dropped for good."""
+    from transformers import GenerationConfig  # brings the library's models along
+
     stops = model.generation_config.eos_token_id
     listed = stops if isinstance(stops, list) else [stops]
     model.generation_config = GenerationConfig()
@@ -32,6 +32,8 @@ def generate_greedily(
         pad: Token id for padding.
         stops: Token ids that end a text.
     """
+    from transformers import GenerationConfig
+
     ids = pad_rows(rows, pad, left=True).to(model.device)
     settings = GenerationConfig(
         max_new_tokens=length,

@@ -13,12 +13,13 @@ from pathlib import Path
 import torch
 from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError
-from transformers import AutoConfig, AutoModel, AutoModelForCausalLM
+from transformers import AutoConfig
 from transformers.utils import logging as transformers_logging
 
+from atlas.backbones.bert import read_bert
 from atlas.backbones.blocks import Config, Model, Tokenizer
 from atlas.backbones.compiled import Compiler, compiled
-from atlas.backbones.families import Family, find_family
+from atlas.backbones.families import ATLAS, Family, find_family
 from atlas.backbones.tiny import build_tiny, build_tiny_causal
 from atlas.backbones.transformer import TransformerBackbone
 from atlas.backbones.vocabulary import load_tokenizer
@@ -128,8 +129,9 @@ def _load(
     where: Path | str, public: tuple[str, str], device: torch.device, dtype: torch.dtype
 ) -> TransformerBackbone:
     """Reads config, weights and tokenizer; whatever is wrong with the files is the user's."""
-    if isinstance(where, Path):
-        _check_folder(where)
+    own_kind = ATLAS if isinstance(where, str) else _check_folder(where)
+    if own_kind == ATLAS:
+        import atlas.backbones.omega  # noqa: F401 - tells transformers of that kind
     try:
         with quiet_library():
             config = AutoConfig.from_pretrained(
@@ -155,8 +157,8 @@ def _load(
     )
 
 
-def _check_folder(folder: Path) -> None:
-    """Refuses what can be refused before any library reads it, with a plain reason."""
+def _check_folder(folder: Path) -> str:
+    """The `model_type`; refuses what can be refused before any library reads it, with a reason."""
     path = folder / "config.json"
     if not path.is_file():
         raise InputError(f"backbone folder {folder} has no config.json")
@@ -164,7 +166,8 @@ def _check_folder(folder: Path) -> None:
         settings = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
         raise InputError(f"{path} is not valid JSON: {error}") from error
-    find_family(str(settings.get("model_type")) if isinstance(settings, dict) else "")
+    kind = str(settings.get("model_type")) if isinstance(settings, dict) else ""
+    find_family(kind)
     if not any(folder.glob("*.safetensors")):
         if any(folder.glob("*.bin")):
             raise InputError(
@@ -172,6 +175,7 @@ def _check_folder(folder: Path) -> None:
                 "convert them to safetensors (model.save_pretrained does)"
             )
         raise InputError(f"backbone folder {folder} has no weights (*.safetensors)")
+    return kind
 
 
 def _load_model(
@@ -181,6 +185,11 @@ def _load_model(
     dtype: torch.dtype,
 ) -> tuple[Model, bool]:
     """The model, and whether its pooler came with the checkpoint."""
+    own = read_bert(where, config, dtype) if isinstance(where, Path) else None
+    if own is not None:
+        return own
+    from transformers import AutoModel, AutoModelForCausalLM
+
     loader = AutoModelForCausalLM if family.mask == "causal" else AutoModel
     # What a checkpoint lacks is drawn at random: that must not move the process's generator.
     with torch.random.fork_rng(devices=[]):

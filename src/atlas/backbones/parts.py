@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from atlas.backbones.blocks import Model, Position
+from atlas.backbones.blocks import Model, Position, added_mask
 
 Heads = tuple[Tensor, Tensor]
 """Queries [N, H, Q, E] and keys [N, H, T, E]; Q is T, or 1 where one place is asked."""
@@ -138,14 +138,6 @@ def attention(
 
 def _heads(values: Tensor, width: int) -> Tensor:
     return values.reshape(*values.shape[:2], -1, width).transpose(1, 2)
-
-
-def added_mask(mask: Tensor, dtype: torch.dtype) -> Tensor:
-    """A mask that is added to scores."""
-    if mask.dtype != torch.bool:
-        return mask
-    zeros = torch.zeros_like(mask, dtype=dtype)
-    return zeros.masked_fill(~mask, torch.finfo(dtype).min)
 
 
 def _leave_bert(block: Model, seen: Tensor, hidden: Tensor) -> Tensor:

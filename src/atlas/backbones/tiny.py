@@ -13,14 +13,9 @@ import torch
 from tokenizers import Tokenizer as Backend
 from tokenizers import decoders, models, pre_tokenizers, processors
 from torch import nn
-from transformers import (
-    BertConfig,
-    BertModel,
-    LlamaConfig,
-    LlamaForCausalLM,
-    PreTrainedTokenizerFast,
-)
+from transformers import BertConfig, PreTrainedTokenizerFast
 
+from atlas.backbones.bert import Bert
 from atlas.backbones.blocks import Config, Model, Tokenizer
 
 SEED = 20260
@@ -46,11 +41,13 @@ def build_tiny(dtype: torch.dtype) -> tuple[Model, Tokenizer]:
         intermediate_size=64,
         max_position_embeddings=MAX_POSITIONS,
     )
-    return _fill(BertModel, config, dtype), tokenizer
+    return _fill(Bert, config, dtype), tokenizer
 
 
 def build_tiny_causal(dtype: torch.dtype) -> tuple[Model, Tokenizer]:
     """A Llama of three blocks of width 32, and its tokenizer."""
+    from transformers import LlamaConfig, LlamaForCausalLM
+
     tokenizer = _byte_tokenizer(("<pad>", "<s>", "</s>"))
     tokenizer.backend_tokenizer.post_processor = processors.TemplateProcessing(
         single="<s> $A", pair="<s> $A $B:1", special_tokens=[("<s>", 1)]

@@ -11,7 +11,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 
 from atlas.build import Federation, assemble
 from atlas.build.models import open_backbone
@@ -39,7 +38,7 @@ from atlas.jobs.joins import (
 )
 from atlas.jobs.newcomer import Newcomer, choose_id, choose_task, newcomer_config, read_newcomer
 from atlas.jobs.planning import planned_clusters
-from atlas.jobs.running import Watch, recorded_threads
+from atlas.jobs.running import Watch, recorded_threads, use_threads
 from atlas.jobs.solo import score_one, train_alone
 from atlas.runs.folder import RunFolder
 
@@ -91,7 +90,7 @@ def join_run(
     began = time.perf_counter()
     with folder.lock():
         run = open_finished(folder)
-        torch.set_num_threads(recorded_threads(folder))
+        use_threads(recorded_threads(folder))
         guest = _receive(folder, run, asked, progress)
         start = _give_start(folder, run, guest)
         test = _score_start(guest, start)

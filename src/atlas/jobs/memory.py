@@ -25,6 +25,7 @@ from atlas.jobs.running import (
     observer,
     recorded_threads,
     set_threads,
+    use_threads,
 )
 from atlas.memory.train import Score
 from atlas.runs.checkpoint import Checkpoint, latest_round, save_round
@@ -56,7 +57,7 @@ def resume_memory(
     config: MemoryConfig, folder: RunFolder, watch: Watch | None, progress: Progress | None
 ) -> Finished:
     """Go on with an unfinished run from its last saved round."""
-    torch.set_num_threads(recorded_threads(folder))
+    use_threads(recorded_threads(folder))
     return _carry_on(build_memory(config), folder, watch, progress)
 
 

@@ -28,10 +28,12 @@ from atlas.jobs.running import (
     observer,
     recorded_threads,
     set_threads,
+    use_threads,
 )
 from atlas.runs.checkpoint import Checkpoint, latest_round, save_round
 from atlas.runs.events import EventLog, drop_after_round
 from atlas.runs.folder import RunFolder
+from atlas.runs.heap import give_back
 from atlas.runs.interrupt import stop_after_round
 
 
@@ -58,7 +60,7 @@ def resume_run(
     if (done := known_result(folder)) is not None:
         return done
     config = load_resolved_federation(folder.config)
-    torch.set_num_threads(recorded_threads(folder))
+    use_threads(recorded_threads(folder))
     return _carry_on(build_federation(config, progress), folder, watch)
 
 
@@ -84,6 +86,7 @@ def _carry_on(federation: Federation, folder: RunFolder, watch: Watch | None) ->
                 # Events first: a saved round must never be without its history.
                 log.sync()
                 save(federation, folder, before + time.perf_counter() - began)
+                give_back()
                 return not stop.requested
 
             done = run_rounds(

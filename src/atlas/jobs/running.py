@@ -14,6 +14,7 @@ from atlas.config.load import RunConfig, dump_config
 from atlas.errors import InputError
 from atlas.runs.events import EventLog
 from atlas.runs.folder import RunFolder, write_text_atomic
+from atlas.runs.heap import share_heap
 from atlas.runs.machine import machine_facts, usable_cores
 from atlas.runs.summary import read_summary
 
@@ -46,7 +47,12 @@ def known_result(folder: RunFolder) -> Finished | None:
 
 def set_threads(config: RunConfig) -> int:
     """Give torch the threads that the settings name, all cores by default; returns how many."""
-    threads = config.threads or usable_cores()
+    return use_threads(config.threads or usable_cores())
+
+
+def use_threads(threads: int) -> int:
+    """Have torch use so many, and all of them one heap; returns how many."""
+    share_heap()
     torch.set_num_threads(threads)
     return threads
 

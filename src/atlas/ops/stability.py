@@ -29,7 +29,6 @@ from itertools import permutations as ordered
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.cluster.hierarchy import fcluster, ward
 from torch import Tensor
 
 from atlas.ops.clusters import Floats, adjusted_rand, as_points, kmeans_labels
@@ -173,6 +172,8 @@ def _reproduced(scores: list[Floats], k: int) -> float:
 
 def _split(rows: Floats, k: int) -> NDArray[np.int64]:
     """k-means from Ward's clusters: without restarts, as this runs for every rotation."""
+    from scipy.cluster.hierarchy import fcluster, ward  # takes 20 MB that most runs do not need
+
     labels: NDArray[np.int64] = fcluster(ward(rows), k, criterion="maxclust").astype(np.int64)
     for _ in range(LLOYD_STEPS):
         member = _membership(labels)

@@ -1,0 +1,97 @@
+"""BERT in modules of our own against transformers', bit for bit, and who is left to transformers."""
+
+import json
+import shutil
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import AutoConfig, AutoModel, BertForSequenceClassification
+
+from atlas.backbones.bert import Bert, read_bert
+from atlas.backbones.load import load_backbone
+from atlas.backbones.transformer import TransformerBackbone
+
+
+def theirs(folder, tokenizer, dtype=torch.float32):
+    """The same folder behind the same protocol, read by transformers."""
+    model = AutoModel.from_pretrained(folder, dtype=dtype)
+    return TransformerBackbone(
+        model, tokenizer, name="theirs", source="theirs", device=torch.device("cpu")
+    )
+
+
+def copied(checkpoint, folder, **changes):
+    shutil.copytree(checkpoint("bert"), folder)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | changes))
+    return folder
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_every_number_is_that_of_transformers(checkpoint, backbone_of, tools, dtype):
+    ours = backbone_of("bert", dtype)
+    assert isinstance(ours.model, Bert)
+    other = theirs(checkpoint("bert"), ours.tokenizer, dtype)
+    assert ours.fingerprint() == other.fingerprint()
+    assert ours.size == other.size
+    assert ours.linears(0).keys() == other.linears(0).keys()
+    inputs = ours.tokenize(tools.classify, tools.pairs, 24)
+    assert not inputs.mask.all()
+    found = [tools.hidden(backbone, inputs) for backbone in (ours, other)]
+    assert torch.equal(*found)
+    features = [b.features(h, inputs.mask) for b, h in zip((ours, other), found, strict=True)]
+    assert torch.equal(*features)
+
+
+def test_a_checkpoint_with_a_head_is_read_too(checkpoint, backbone_of, tmp_path):
+    folder = copied(checkpoint, tmp_path / "classifier")
+    BertForSequenceClassification.from_pretrained(folder).save_pretrained(folder)
+    assert any(name.startswith("bert.") for name in load_file(folder / "model.safetensors"))
+    ours = load_backbone(str(folder))
+    assert isinstance(ours.model, Bert)
+    assert ours.fingerprint() == backbone_of("bert").fingerprint()
+
+
+def test_without_a_pooler_none_is_made_up(checkpoint, backbone_of):
+    ours = backbone_of("bert-bare")
+    assert isinstance(ours.model, Bert)
+    assert ours.model.pooler is None
+    assert [layer.name for layer in ours.head_layers] == ["bert.pooler.dense", "classifier"]
+
+
+def test_weights_are_mapped_and_not_copied(checkpoint):
+    model, _ = read_bert(
+        checkpoint("bert"), AutoConfig.from_pretrained(checkpoint("bert")), torch.float32
+    )
+    there = load_file(checkpoint("bert") / "model.safetensors")
+    assert all(torch.equal(value, there[name]) for name, value in model.state_dict().items())
+
+
+@pytest.mark.parametrize("change", [{"hidden_act": "relu"}, {"hidden_act": "gelu_new"}])
+def test_what_these_modules_do_not_have_is_left_to_transformers(
+    checkpoint, tmp_path, tools, change
+):
+    folder = copied(checkpoint, tmp_path / "other", **change)
+    backbone = load_backbone(str(folder))
+    assert not isinstance(backbone.model, Bert)
+    inputs = backbone.tokenize(tools.classify, tools.singles, 24)
+    other = theirs(folder, backbone.tokenizer)
+    assert torch.equal(tools.hidden(backbone, inputs), tools.hidden(other, inputs))
+
+
+def test_weights_in_several_files_are_left_to_transformers(checkpoint, backbone_of, tmp_path):
+    folder = copied(checkpoint, tmp_path / "sharded")
+    whole = load_file(folder / "model.safetensors")
+    (folder / "model.safetensors").unlink()
+    names = sorted(whole)
+    files = {"model-00001-of-00002.safetensors": names[::2]}
+    files["model-00002-of-00002.safetensors"] = names[1::2]
+    for file, some in files.items():
+        save_file({name: whole[name] for name in some}, folder / file, metadata={"format": "pt"})
+    where = {name: file for file, some in files.items() for name in some}
+    index = {"metadata": {}, "weight_map": where}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    found = load_backbone(str(folder))
+    assert not isinstance(found.model, Bert)
+    assert found.fingerprint() == backbone_of("bert").fingerprint()
