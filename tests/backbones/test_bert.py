@@ -1,4 +1,4 @@
-"""BERT in modules of our own against transformers', bit for bit, and who is left to transformers."""
+"""BERT in modules of our own, bit for bit as transformers, and what is left to the latter."""
 
 import json
 import shutil

@@ -192,9 +192,7 @@ def read_bert(folder: Path, config: Config, dtype: torch.dtype) -> tuple[Bert, b
     wanted = model.state_dict()
     with safe_open(folder / WEIGHTS, framework="pt") as file:
         there = {name.removeprefix(INSIDE): name for name in file.keys()}  # noqa: SIM118
-        weights = {
-            name: file.get_tensor(there[name]).to(dtype) for name in wanted if name in there
-        }
+        weights = {name: file.get_tensor(there[name]).to(dtype) for name in wanted if name in there}
     pooled = all(name in weights for name in wanted if name.startswith("pooler."))
     if not pooled:
         model.pooler = None

@@ -11,7 +11,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-
 from atlas.build import Federation, assemble
 from atlas.build.models import open_backbone
 from atlas.config.capacity import RankSettings
