@@ -7,7 +7,15 @@ import numpy as np
 import pytest
 import torch
 
-from atlas.ops.parallel import DIVIDED, cores_for, lending, shared_first, side_by_side
+from atlas.ops.parallel import (
+    DIVIDED,
+    cores_for,
+    dealt,
+    evened,
+    lending,
+    shared_first,
+    side_by_side,
+)
 
 
 def test_pieces_are_shared_until_one_would_leave_cores_idle():
@@ -35,6 +43,61 @@ def test_no_other_number_of_shared_pieces_would_end_sooner(seed):
 
     best = min(ends(count) for count in range(len(loads) + 1))
     assert ends(shared_first(loads, cores)) == pytest.approx(best)
+
+
+def weight(loads, extra=0.0):
+    return lambda group: sum(loads[row] for row in group) + extra
+
+
+def ends(loads, cores):
+    """When all are done, if each core takes the next piece as soon as it is free."""
+    busy = [0.0] * cores
+    for load in loads:
+        busy[int(np.argmin(busy))] += load
+    return max(busy)
+
+
+def test_groups_are_halved_where_a_core_would_wait():
+    loads = [9.2, 9.2, 9.2, 3.7, 3.7, 3.7, 2.8, 2.8, 2.8]
+    whole = [[0], [1], [2], [3, 4], [5], [6, 7, 8]]
+    load = weight(loads, extra=0.3)
+    found = evened(whole, load, 2)
+    assert sorted(row for group in found for row in group) == list(range(9))
+    assert [6, 7] in found and [8] in found, "three light rows were the last to end"
+    assert len(found) == len(whole) + 1
+    before = sorted(map(load, whole), reverse=True)
+    assert ends(map(load, found), 2) < 0.97 * ends(before, 2)
+    dear = weight(loads, extra=5.0)
+    assert len(evened(whole, dear, 2)) == len(whole), "one more group would cost more than it saves"
+
+
+def test_groups_that_end_together_stay_whole():
+    assert evened([[0, 1], [2, 3]], weight([1.0] * 4), 2) == [[0, 1], [2, 3]]
+    assert evened([[0, 1]], weight([1.0] * 2), 2) == [[0, 1]], "one alone is divided otherwise"
+    assert evened([], weight([]), 2) == []
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_halving_never_makes_cores_end_later(seed):
+    draw = np.random.default_rng(seed)
+    loads, cores = draw.exponential(size=12), int(draw.integers(2, 5))
+    cuts = np.sort(draw.choice(np.arange(1, 12), 4, replace=False))
+    groups = [list(part) for part in np.split(np.arange(12), cuts)]
+    load = weight(loads, extra=0.2)
+    found = evened(groups, load, cores)
+    assert sorted(row for group in found for row in group) == list(range(12))
+    assert ends(map(load, found), cores) <= ends(sorted(map(load, groups), reverse=True), cores)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_pieces_are_dealt_nearly_as_well_as_can_be(seed):
+    draw = np.random.default_rng(seed)
+    loads = draw.exponential(size=9)
+    found = dealt(loads, 2)
+    assert sorted(place for hand in found for place in hand) == list(range(9))
+    sides = (np.arange(2**9)[:, None] >> np.arange(9)) & 1
+    best = np.maximum(sides @ loads, (1 - sides) @ loads).min()
+    assert max(loads[hand].sum() for hand in found) <= 1.03 * best
 
 
 def test_an_accelerator_is_one_core(two_cores):

@@ -21,6 +21,9 @@ from atlas.federation.prefix import PrefixCache
 CACHES: WeakKeyDictionary[TransformerBackbone, dict[tuple[int, int, str], PrefixCache]] = (
     WeakKeyDictionary()
 )
+HOST_MB, DEVICE_MB = 16, 2048
+"""Memory for outputs of lower blocks, where no setting says. A file's pages are read as fast as
+one's own as long as the system has room for them, but not from an accelerator."""
 DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16}
 
 
@@ -80,13 +83,15 @@ def _prefix(
     settings: TrainSettings, backbone: TransformerBackbone, blocks: int
 ) -> PrefixCache | None:
     """The cache of the blocks below; one per process, so that all runs of a study share it."""
-    if not settings.prefix_cache_mb or not blocks:
+    megabytes = settings.prefix_cache_mb
+    if megabytes is None:
+        megabytes = HOST_MB if backbone.device.type == "cpu" else DEVICE_MB
+    if not megabytes or not blocks:
         return None  # embeddings alone are looked up faster than they are kept
     caches = CACHES.setdefault(backbone, {})
-    key = (blocks, settings.prefix_cache_mb, settings.prefix_format)
+    key = (blocks, megabytes, settings.prefix_format)
     if key not in caches:
-        budget = settings.prefix_cache_mb * 2**20
-        caches[key] = PrefixCache(backbone, blocks, budget, settings.prefix_format)
+        caches[key] = PrefixCache(backbone, blocks, megabytes * 2**20, settings.prefix_format)
     return caches[key]
 
 

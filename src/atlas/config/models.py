@@ -72,10 +72,10 @@ class TrainSettings(Settings):
     )
     early_stop: EarlyStop | None = None
     stacked: bool = Field(True, description="false trains clients one by one (the slow twin)")
-    prefix_cache_mb: Annotated[int, Field(ge=0)] = Field(
-        2048,
+    prefix_cache_mb: Annotated[int, Field(ge=0)] | None = Field(
+        None,
         description="memory for outputs of the blocks below the adapters; beyond it a temporary "
-        "file is mapped; 0: recompute",
+        "file is mapped; 0: recompute; null: 16, on an accelerator 2048",
     )
     prefix_format: Literal["exact", "half"] = Field(
         "exact", description="how they are kept; half: 16 bits, errors up to 1 in 2,000"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from concurrent.futures import CancelledError
+from dataclasses import dataclass
+from functools import partial
 from threading import Event, Lock
 
 import torch
@@ -13,9 +15,11 @@ from atlas.config.models import TrainSettings
 from atlas.federation.client import Clock, Course, Fitted, Progress, fit, plan_batches
 from atlas.federation.forward import Stack
 from atlas.federation.split import Wire
-from atlas.federation.store import PASS_TOKENS, ExampleStore, banded
-from atlas.ops.parallel import cores_for, shared_first
+from atlas.federation.store import PASS_TOKENS, ExampleStore, Rows, banded
+from atlas.ops.parallel import cores_for, evened, shared_first
 
+TEXT, STEP = 6, 30
+"""A text and a step of a group cost about as much as so many tokens (`docs/speed.md`)."""
 HANDS = 2
 """At least about so many groups of rows for each core, so that all end at about the same time."""
 
@@ -35,23 +39,17 @@ def fit_on_cores(
     `sharing`). Where rows are shared out, `progress` is told the steps of all groups together.
     """
     plans = [plan_batches(lesson, settings, clock) for lesson in course.lessons]
-    steps = [sum(map(len, plan)) for plan in plans]
-    tokens = [
-        float(sum(store.lengths_of(batch).sum() for epoch in plan for batch in epoch))
-        for plan in plans
-    ]
+    efforts = [Effort.of(store, plan) for plan in plans]
     cores = cores_for(course.stack.labels.device)
-    hands = _hands([all_ / max(1, made) for all_, made in zip(tokens, steps, strict=True)], cores)
-    loads = [sum(tokens[row] for row in hand) for hand in hands]
-    order = sorted(range(len(hands)), key=lambda place: -loads[place])
-    count = shared_first([loads[place] for place in order], cores)
+    load = partial(_load, efforts)
+    hands = evened(_hands(efforts, cores), load, cores)
+    count = shared_first([load(hand) for hand in hands], cores)
     if not count:
         return fit(store, course, settings, clock, progress)
-    hands = [hands[place] for place in order]
     rest = sorted(row for hand in hands[count:] for row in hand)
     hands = [*hands[:count], *([rest] if rest else [])]
     halted = Event()
-    tell = _counting(progress, sum(max(steps[row] for row in hand) for hand in hands), halted)
+    tell = _counting(progress, sum(_steps(efforts, hand) for hand in hands), halted)
 
     def train(own: ExampleStore, hand: Sequence[int]) -> Fitted:
         return fit(own, course.rows(hand), settings, clock, tell)
@@ -61,12 +59,39 @@ def fit_on_cores(
     return _joined(course.stack, hands, parts)
 
 
-def _hands(tokens: Sequence[float], cores: int) -> list[list[int]]:
-    """Rows with so many tokens a step, in groups that are enough for the cores.
+@dataclass(frozen=True)
+class Effort:
+    """What a row's local training takes: its steps, and texts and tokens of all of them."""
+
+    steps: int
+    texts: int
+    tokens: int
+
+    @classmethod
+    def of(cls, store: ExampleStore, plan: Sequence[Sequence[Rows]]) -> Effort:
+        """The effort of the batches of all epochs."""
+        batches = [batch for epoch in plan for batch in epoch]
+        tokens = sum(int(store.lengths_of(batch).sum()) for batch in batches)
+        return cls(len(batches), sum(map(len, batches)), tokens)
+
+
+def _hands(efforts: Sequence[Effort], cores: int) -> list[list[int]]:
+    """Rows in groups of like many tokens a step that are enough for the cores.
 
     The passes that all cores are in together hold no more than one pass of one core would.
     """
+    tokens = [effort.tokens / max(1, effort.steps) for effort in efforts]
     return banded(tokens, min(PASS_TOKENS, sum(tokens) / HANDS) / cores)
+
+
+def _load(efforts: Sequence[Effort], hand: Sequence[int]) -> float:
+    """How heavy rows are that step together, in tokens."""
+    own = sum(efforts[row].tokens + TEXT * efforts[row].texts for row in hand)
+    return own + STEP * _steps(efforts, hand)
+
+
+def _steps(efforts: Sequence[Effort], hand: Sequence[int]) -> int:
+    return max(efforts[row].steps for row in hand)
 
 
 def _counting(progress: Progress | None, total: int, halted: Event) -> Progress:

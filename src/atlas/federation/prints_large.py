@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+import scipy
 import torch
-from scipy.linalg import eigh
 from torch import Tensor
 
 from atlas.federation.prints import PartFacts, Prints, judge_part, scale_folds
@@ -137,7 +137,9 @@ def _principal(spread: Tensor, dims: int) -> tuple[Tensor, float]:
     if kept == 0 or total <= 0:
         return spread.new_zeros(size, kept), 1.0
     wanted = (size - kept, size - 1)
-    values, vectors = eigh(spread.cpu().numpy(), subset_by_index=wanted, check_finite=False)
+    values, vectors = scipy.linalg.eigh(
+        spread.cpu().numpy(), subset_by_index=wanted, check_finite=False
+    )
     directions = torch.from_numpy(vectors[:, ::-1].copy()).to(spread.device)
     largest = directions.gather(0, directions.abs().argmax(0, keepdim=True))
     return torch.where(largest < 0, -directions, directions), float(values.sum()) / total

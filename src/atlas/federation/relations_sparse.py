@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from scipy.sparse import csr_array
+import scipy
 from torch import Tensor
 
 from atlas.federation.planned import LARGEST_LOGGED
@@ -45,7 +45,7 @@ def sparse_diffusion(view: View) -> SharedRows:
     """
     settings = view.settings
     if settings.nearest is None or settings.affinity not in PAIRS:
-        return share_rows(csr_array(diffusion(view).cpu().numpy()))
+        return share_rows(scipy.sparse.csr_array(diffusion(view).cpu().numpy()))
     shares, eta = sparse_neighbours(view), settings.eta
     if eta == "even":
         return share_rows(lazy(shares, even_steps(shares)))

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
+import scipy
 import torch
-from scipy.sparse import eye_array
 from torch import Tensor
 
 from atlas.federation.planned import LARGEST_LOGGED
@@ -19,7 +19,7 @@ def identity(n: int) -> Weights:
     """Nobody learns from anybody."""
     if n <= LARGEST_LOGGED:
         return torch.eye(n, dtype=torch.float64)
-    return SharedRows(sparse.tidy(eye_array(n)), np.arange(n))
+    return SharedRows(sparse.tidy(scipy.sparse.eye_array(n)), np.arange(n))
 
 
 def settle(weights: Weights, usable: Tensor, present: Tensor | None) -> Weights:

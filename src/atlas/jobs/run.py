@@ -33,7 +33,6 @@ from atlas.jobs.running import (
 from atlas.runs.checkpoint import Checkpoint, latest_round, save_round
 from atlas.runs.events import EventLog, drop_after_round
 from atlas.runs.folder import RunFolder
-from atlas.runs.heap import give_back
 from atlas.runs.interrupt import stop_after_round
 
 
@@ -86,7 +85,6 @@ def _carry_on(federation: Federation, folder: RunFolder, watch: Watch | None) ->
                 # Events first: a saved round must never be without its history.
                 log.sync()
                 save(federation, folder, before + time.perf_counter() - began)
-                give_back()
                 return not stop.requested
 
             done = run_rounds(

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
+import scipy
 import torch
-from scipy.sparse import coo_array
 from torch import Tensor
 
 from atlas.ops.affinity import unit_rows
@@ -78,7 +78,7 @@ def near_edges(
     first = np.searchsorted(i, i)
     kept = np.arange(len(i)) - first < count
     n = len(unit)
-    return tidy(coo_array((strength[kept], (i[kept], j[kept])), shape=(n, n)).tocsr())
+    return tidy(scipy.sparse.coo_array((strength[kept], (i[kept], j[kept])), shape=(n, n)).tocsr())
 
 
 def connect_lonely(
@@ -98,7 +98,7 @@ def connect_lonely(
     other = torch.cat(others)
     strength = alike(unit[lonely], unit[other]).cpu().numpy()
     one, two = lonely.cpu().numpy(), other.cpu().numpy()
-    added = tidy(coo_array((strength, (one, two)), shape=edges.shape).tocsr())
+    added = tidy(scipy.sparse.coo_array((strength, (one, two)), shape=edges.shape).tocsr())
     return tidy(edges.maximum(added.maximum(added.T)))
 
 

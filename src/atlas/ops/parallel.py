@@ -20,6 +20,9 @@ DIVIDED = 0.75
 """Of what its cores could do, the share that is made of them when one piece of work is divided
 among them. Measured on two (`docs/speed.md`); on more it is likely less."""
 
+NEARLY = 1.01
+"""Cores that end within this factor of each other end together."""
+
 
 def cores_for(device: torch.device) -> int:
     """Cores that work on a device can be divided among: those torch was given, on the CPU."""
@@ -58,6 +61,88 @@ def shared_first(loads: Sequence[float], cores: int) -> int:
         if ends < best:
             best, chosen = ends, count
     return chosen
+
+
+def evened(
+    groups: Sequence[Sequence[int]], load: Callable[[Sequence[int]], float], cores: int
+) -> list[Sequence[int]]:
+    """Groups of rows, halved as long as all cores then end sooner, in the order to begin them.
+
+    Args:
+        groups: Of rows that are better worked on together.
+        load: How heavy a group is; two halves may be heavier than the whole.
+        cores: How many there are.
+    """
+    found = list(groups)
+    while len(found) >= cores:
+        loads = [load(group) for group in found]
+        ends = _ends(loads, cores)
+        if ends <= NEARLY * sum(loads) / cores:
+            break
+        others = [
+            [*found[:place], *_halves(group), *found[place + 1 :]]
+            for place, group in enumerate(found)
+            if len(group) > 1
+        ]
+        best = min(others, key=lambda some: _ends(list(map(load, some)), cores), default=found)
+        if _ends(list(map(load, best)), cores) >= ends:
+            break
+        found = best
+    return [found[place] for place in _begun([load(group) for group in found], cores)]
+
+
+def _halves(group: Sequence[int]) -> tuple[Sequence[int], Sequence[int]]:
+    middle = (len(group) + 1) // 2
+    return group[:middle], group[middle:]
+
+
+def _ends(loads: Sequence[float], cores: int) -> float:
+    """When the last of the cores is done."""
+    return max(sum(loads[place] for place in own) for own in dealt(loads, cores))
+
+
+def _begun(loads: Sequence[float], cores: int) -> list[int]:
+    """Pieces in the order in which free cores must take them so that each gets its own."""
+    starts: dict[int, float] = {}
+    for own in dealt(loads, cores):
+        clock = 0.0
+        for place in own:
+            starts[place], clock = clock, clock + loads[place]
+    return sorted(starts, key=lambda place: (starts[place], -loads[place]))
+
+
+def dealt(loads: Sequence[float], cores: int) -> list[list[int]]:
+    """Which pieces of work each core gets, the heaviest first, so that all end at about one time.
+
+    The heaviest go to whoever has least; then pieces of the core that ends last are moved to
+    others, or exchanged for lighter ones of theirs, as long as it then ends sooner.
+    """
+    hands: list[list[int]] = [[] for _ in range(cores)]
+
+    def busy(hand: Sequence[int]) -> float:
+        return sum(loads[place] for place in hand)
+
+    for place in sorted(range(len(loads)), key=lambda place: -loads[place]):
+        min(hands, key=busy).append(place)
+    while True:
+        last = max(hands, key=busy)
+        ends, chosen = busy(last), None
+        for other in hands:
+            for mine in last:
+                for theirs in [None, *other]:
+                    moved = loads[mine] - (0.0 if theirs is None else loads[theirs])
+                    then = max(busy(last) - moved, busy(other) + moved)
+                    # By more than sums are rounded: equal pieces would go to and fro for ever.
+                    if other is not last and then < (1 - 1e-9) * ends:
+                        ends, chosen = then, (other, mine, theirs)
+        if chosen is None:
+            return [sorted(hand, key=lambda place: -loads[place]) for hand in hands]
+        other, mine, theirs = chosen
+        last.remove(mine)
+        other.append(mine)
+        if theirs is not None:
+            other.remove(theirs)
+            last.append(theirs)
 
 
 def side_by_side(jobs: Sequence[Callable[[], T]], halted: Event | None = None) -> list[T]:

@@ -10,8 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.sparse import csr_array
-from scipy.sparse.csgraph import reverse_cuthill_mckee
+import scipy
 
 from atlas.ops.sparse import Edges, Places, SharedRows, keeps_own_row
 
@@ -101,9 +100,9 @@ def _by_acquaintance(rows: Edges, light: Places, receivers: dict[int, Places]) -
     first = np.array([receivers[row][0] for row in light.tolist()])
     n = rows.shape[1]
     chosen = rows[light].tocoo()
-    graph = csr_array((chosen.data, (first[chosen.row], chosen.col)), shape=(n, n))
+    graph = scipy.sparse.csr_array((chosen.data, (first[chosen.row], chosen.col)), shape=(n, n))
     place = np.empty(n, dtype=np.int64)
-    place[reverse_cuthill_mckee(graph)] = np.arange(n)
+    place[scipy.sparse.csgraph.reverse_cuthill_mckee(graph)] = np.arange(n)
     ordered: Places = light[np.argsort(place[first])]
     return ordered
 
@@ -117,5 +116,8 @@ def _portion(rows: Edges, some: Places, receivers: dict[int, Places]) -> Portion
     column = np.searchsorted(needed, chosen.indices)
     shape = (len(some), len(needed))
     return Portion(
-        needed, csr_array((chosen.data, column, chosen.indptr), shape=shape), which, clients
+        needed,
+        scipy.sparse.csr_array((chosen.data, column, chosen.indptr), shape=shape),
+        which,
+        clients,
     )

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import scipy
 import torch
 from numpy.typing import NDArray
-from scipy.sparse import csr_array, diags_array, vstack
 from torch import Tensor
 
 from atlas.ops.mixing import ROW_TOLERANCE
@@ -46,7 +46,9 @@ class SharedRows:
 
 def tidy(edges: Edges) -> Edges:
     """The same matrix without stored zeros, columns in order."""
-    found = csr_array(edges, dtype=np.float64, copy=True)  # what follows works in place
+    found = scipy.sparse.csr_array(
+        edges, dtype=np.float64, copy=True
+    )  # what follows works in place
     found.sum_duplicates()
     found.eliminate_zeros()
     found.sort_indices()
@@ -61,8 +63,11 @@ def symmetrise(edges: Edges) -> Edges:
 def row_normalise(edges: Edges) -> Edges:
     """Rows of [n, n] that sum to one; a client without neighbours keeps to itself."""
     total = np.asarray(edges.sum(axis=1)).reshape(-1)
-    shares = diags_array(np.divide(1.0, total, out=np.zeros_like(total), where=total > 0)) @ edges
-    return tidy(shares + diags_array((total <= 0).astype(np.float64)))
+    shares = (
+        scipy.sparse.diags_array(np.divide(1.0, total, out=np.zeros_like(total), where=total > 0))
+        @ edges
+    )
+    return tidy(shares + scipy.sparse.diags_array((total <= 0).astype(np.float64)))
 
 
 def lazy(edges: Edges, eta: float | NDArray[np.float64]) -> Edges:
@@ -70,7 +75,7 @@ def lazy(edges: Edges, eta: float | NDArray[np.float64]) -> Edges:
     steps = np.broadcast_to(np.asarray(eta, dtype=np.float64), edges.shape[0])
     if not bool(((steps >= 0) & (steps <= 1)).all()):
         raise ValueError(f"eta is {eta}; allowed: 0 to 1")
-    return tidy(diags_array(1.0 - steps) + diags_array(steps) @ edges)
+    return tidy(scipy.sparse.diags_array(1.0 - steps) + scipy.sparse.diags_array(steps) @ edges)
 
 
 def even_steps(edges: Edges) -> NDArray[np.float64]:
@@ -98,7 +103,7 @@ def group_rows(labels: Sequence[Hashable], examples: Tensor) -> SharedRows:
     n, counts = len(which), examples.to(torch.float64).cpu().numpy()
     total = np.bincount(which, weights=counts, minlength=len(numbers))
     share = np.divide(counts, total[which], out=np.zeros(n), where=total[which] > 0)
-    rows = tidy(csr_array((share, (which, np.arange(n))), shape=(len(numbers), n)))
+    rows = tidy(scipy.sparse.csr_array((share, (which, np.arange(n))), shape=(len(numbers), n)))
     return keep_own(SharedRows(rows, which), total[which] == 0)
 
 
@@ -142,12 +147,12 @@ def keep_own(weights: SharedRows, own: Mask) -> SharedRows:
     n = len(weights.which)
     kept, which = np.unique(weights.which[~own], return_inverse=True)
     lonely = np.nonzero(own)[0]
-    ones = csr_array(
+    ones = scipy.sparse.csr_array(
         (np.ones(len(lonely)), (np.arange(len(lonely)), lonely)), shape=(len(lonely), n)
     )
     both = np.empty(n, dtype=np.int64)
     both[~own], both[own] = which, len(kept) + np.arange(len(lonely))
-    return SharedRows(tidy(vstack([weights.rows[kept], ones])), both)
+    return SharedRows(tidy(scipy.sparse.vstack([weights.rows[kept], ones])), both)
 
 
 def restrict_columns(weights: SharedRows, allowed: Mask) -> SharedRows:
@@ -170,6 +175,8 @@ def _restrict(weights: SharedRows, allowed: Any) -> SharedRows:  # noqa: ANN401 
     lost = np.bincount(owner, weights=kept != rows.data, minlength=rows.shape[0]) > 0
     # Rows that lose nothing keep their bits.
     scale = np.where(lost & (total > 0), total, 1.0)
-    shares = csr_array((kept / scale[owner], rows.indices, rows.indptr), shape=rows.shape)
+    shares = scipy.sparse.csr_array(
+        (kept / scale[owner], rows.indices, rows.indptr), shape=rows.shape
+    )
     found = SharedRows(tidy(shares), weights.which)
     return keep_own(found, (total == 0)[weights.which])

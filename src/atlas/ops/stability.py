@@ -28,6 +28,7 @@ from itertools import combinations
 from itertools import permutations as ordered
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -172,9 +173,9 @@ def _reproduced(scores: list[Floats], k: int) -> float:
 
 def _split(rows: Floats, k: int) -> NDArray[np.int64]:
     """k-means from Ward's clusters: without restarts, as this runs for every rotation."""
-    from scipy.cluster.hierarchy import fcluster, ward  # takes 20 MB that most runs do not need
-
-    labels: NDArray[np.int64] = fcluster(ward(rows), k, criterion="maxclust").astype(np.int64)
+    hierarchy = scipy.cluster.hierarchy
+    tree = hierarchy.ward(rows)
+    labels: NDArray[np.int64] = hierarchy.fcluster(tree, k, criterion="maxclust").astype(np.int64)
     for _ in range(LLOYD_STEPS):
         member = _membership(labels)
         centres = member.T @ rows / member.sum(0)[:, None]
