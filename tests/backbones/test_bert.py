@@ -95,3 +95,9 @@ def test_weights_in_several_files_are_left_to_transformers(checkpoint, backbone_
     found = load_backbone(str(folder))
     assert not isinstance(found.model, Bert)
     assert found.fingerprint() == backbone_of("bert").fingerprint()
+
+
+def test_what_is_saved_is_read_by_transformers(backbone_of, tmp_path):
+    ours = backbone_of("bert")
+    ours.model.save_pretrained(tmp_path)
+    assert theirs(tmp_path, ours.tokenizer).fingerprint() == ours.fingerprint()

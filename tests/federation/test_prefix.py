@@ -8,6 +8,7 @@ import torch
 
 from atlas.backbones.load import load_backbone
 from atlas.build import build_federation
+from atlas.build.models import HOST_MB
 from atlas.errors import InputError
 from atlas.federation import slabs
 from atlas.federation.backbone import Inputs
@@ -144,6 +145,8 @@ def test_runs_of_a_process_share_a_cache_and_settings_that_differ_do_not():
     held = first.store.model.prefix
     before = held.tokens
     assert before and again.store.model.prefix is held and held.tokens == before
+    given = build_federation(make_config(train={"prefix_cache_mb": HOST_MB})).engine.groups[0]
+    assert given.model.prefix is held, "what is meant where nothing is said"
     half = build_federation(make_config(train={"prefix_format": "half"})).engine.groups[0]
     assert half.model.prefix is not held
     assert (

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import torch
 from safetensors import safe_open
+from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -165,6 +166,12 @@ class Bert(nn.Module):
     def dtype(self) -> torch.dtype:
         """Of the parameters."""
         return self.embeddings.LayerNorm.weight.dtype
+
+    def save_pretrained(self, folder: Path) -> None:
+        """Write config and weights as transformers would."""
+        folder.mkdir(parents=True, exist_ok=True)
+        self.config.save_pretrained(folder)
+        save_file(self.state_dict(), folder / WEIGHTS, metadata={"format": "pt"})
 
 
 def is_plain(config: Config) -> bool:
