@@ -1,8 +1,8 @@
 """What a client more costs in memory: one federation with few clients and with many.
 
-Each is run in a process of its own, with as many examples a client and the same small budget for
-the outputs of the lower blocks. Adapters and their moments cannot but grow with the clients; they
-have a column of their own, and the ratio is of what is left.
+Each is run in a process of its own, with as many examples a client; outputs of the lower blocks
+beyond a few megabytes are in a file. Adapters and their moments cannot but grow with the clients;
+they have a column of their own, and the ratio is of what is left.
 """
 
 from __future__ import annotations
@@ -24,8 +24,6 @@ from atlas.federation.holder import one_each
 CASE = "clients_memory"
 """Of the rows, and of their ratio."""
 COUNTS = (5, 100)
-CACHE_MB = 16
-"""For outputs of the lower blocks; what is beyond is in a file."""
 HOW = (
     f"{CASE}: MiniLM-L6, {COUNTS[0]} and {COUNTS[1]} clients with as many synthetic texts each, "
     "LoRA r 8 on q and v of the last 2 of 6 blocks; the ratio is of memory beyond adapters and "
@@ -50,9 +48,7 @@ def clients_config(size: Size, clients: int) -> FederationConfig:
     train, rounds = (16, 2) if size == "quick" else (32, 3)
     dealt = {"tasks": ["sentiment"], "clients_per_task": clients, "train": train}
     backbone = {"name": "minilm", "max_length": 64}
-    config = bench_config(CASE, rounds, backbone, {"blocks": 2}, dealt)
-    kept = config.train.model_copy(update={"prefix_cache_mb": CACHE_MB})
-    return config.model_copy(update={"train": kept})
+    return bench_config(CASE, rounds, backbone, {"blocks": 2}, dealt)
 
 
 def run_alone(config: FederationConfig, folder: Path, progress: Progress) -> int:
