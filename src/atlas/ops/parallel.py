@@ -118,31 +118,36 @@ def dealt(loads: Sequence[float], cores: int) -> list[list[int]]:
     others, or exchanged for lighter ones of theirs, as long as it then ends sooner.
     """
     hands: list[list[int]] = [[] for _ in range(cores)]
-
-    def busy(hand: Sequence[int]) -> float:
-        return sum(loads[place] for place in hand)
-
+    busy = [0.0] * cores
     for place in sorted(range(len(loads)), key=lambda place: -loads[place]):
-        min(hands, key=busy).append(place)
-    while True:
-        last = max(hands, key=busy)
-        ends, chosen = busy(last), None
-        for other in hands:
-            for mine in last:
-                for theirs in [None, *other]:
-                    moved = loads[mine] - (0.0 if theirs is None else loads[theirs])
-                    then = max(busy(last) - moved, busy(other) + moved)
-                    # By more than sums are rounded: equal pieces would go to and fro for ever.
-                    if other is not last and then < (1 - 1e-9) * ends:
-                        ends, chosen = then, (other, mine, theirs)
-        if chosen is None:
-            return [sorted(hand, key=lambda place: -loads[place]) for hand in hands]
-        other, mine, theirs = chosen
-        last.remove(mine)
-        other.append(mine)
-        if theirs is not None:
-            other.remove(theirs)
-            last.append(theirs)
+        least = busy.index(min(busy))
+        hands[least].append(place)
+        busy[least] += loads[place]
+    while max(busy) > NEARLY * sum(loads) / cores:
+        last = busy.index(max(busy))
+        swaps = [
+            (max(busy[last] - moved, busy[other] + moved), other, mine, theirs)
+            for other in range(cores)
+            if other != last
+            for mine in hands[last]
+            for theirs in [None, *hands[other]]
+            for moved in [loads[mine] - (0.0 if theirs is None else loads[theirs])]
+        ]
+        ends, other, mine, theirs = min(swaps, key=lambda swap: swap[0])
+        # By more than sums are rounded: equal pieces would go to and fro for ever.
+        if ends >= (1 - 1e-9) * busy[last]:
+            break
+        _exchange(hands[last], hands[other], mine, theirs)
+        busy = [sum(loads[place] for place in hand) for hand in hands]
+    return [sorted(hand, key=lambda place: -loads[place]) for hand in hands]
+
+
+def _exchange(giver: list[int], taker: list[int], given: int, back: int | None) -> None:
+    giver.remove(given)
+    taker.append(given)
+    if back is not None:
+        taker.remove(back)
+        giver.append(back)
 
 
 def side_by_side(jobs: Sequence[Callable[[], T]], halted: Event | None = None) -> list[T]:
