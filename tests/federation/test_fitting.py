@@ -87,7 +87,7 @@ def test_rows_trained_on_two_cores_equal_those_of_one(two_cores, shared, name, p
 def test_rows_that_are_trained_after_the_shared_ones_are_not_mixed_up(
     two_cores, shared, monkeypatch, count
 ):
-    monkeypatch.setattr(fitting, "shared_first", lambda loads, cores: count)
+    monkeypatch.setattr(fitting, "shared_first", lambda *_: count)
     group, train = make_group(epochs=1, batch=4)
     course = full_course(group)
     found = fit_on_cores(group.store, course, train, CLOCK)

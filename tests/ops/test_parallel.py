@@ -29,6 +29,13 @@ def test_pieces_are_shared_until_one_would_leave_cores_idle():
     assert shared_first([], 2) == 0
 
 
+def test_what_the_rest_takes_can_be_told():
+    alike = [1.0] * 3
+    assert shared_first(alike, 2, lambda place: 0.6 * (3 - place)) == 2
+    dear = [1.6, 0.9, 0.9, 0.0]  # what one alone takes, divided, is nearly what two take
+    assert shared_first(alike, 2, lambda place: dear[place]) == 0
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_no_other_number_of_shared_pieces_would_end_sooner(seed):
     draw = np.random.default_rng(seed)

@@ -18,8 +18,9 @@ from atlas.federation.split import Wire
 from atlas.federation.store import PASS_TOKENS, ExampleStore, Rows, banded
 from atlas.ops.parallel import cores_for, evened, shared_first
 
-TEXT, STEP = 6, 30
-"""A text and a step of a group cost about as much as so many tokens (`docs/speed.md`)."""
+TEXT, STEP, DIVIDED_STEP = 6, 50, 170
+"""A text, and a step of a group on one core or on all, cost about as much as so many tokens
+(`docs/speed.md`)."""
 HANDS = 2
 """At least about so many groups of rows for each core, so that all end at about the same time."""
 
@@ -43,7 +44,9 @@ def fit_on_cores(
     cores = cores_for(course.stack.labels.device)
     load = partial(_load, efforts)
     hands = evened(_hands(efforts, cores), load, cores)
-    count = shared_first([load(hand) for hand in hands], cores)
+    count = shared_first(
+        [load(hand) for hand in hands], cores, partial(_divided, efforts, hands, cores)
+    )
     if not count:
         return fit(store, course, settings, clock, progress)
     rest = sorted(row for hand in hands[count:] for row in hand)
@@ -74,20 +77,39 @@ class Effort:
         tokens = sum(int(store.lengths_of(batch).sum()) for batch in batches)
         return cls(len(batches), sum(map(len, batches)), tokens)
 
+    @property
+    def each(self) -> float:
+        """Tokens of a step."""
+        return self.tokens / max(1, self.steps)
+
 
 def _hands(efforts: Sequence[Effort], cores: int) -> list[list[int]]:
     """Rows in groups of like many tokens a step that are enough for the cores.
 
     The passes that all cores are in together hold no more than one pass of one core would.
     """
-    tokens = [effort.tokens / max(1, effort.steps) for effort in efforts]
+    tokens = [effort.each for effort in efforts]
     return banded(tokens, min(PASS_TOKENS, sum(tokens) / HANDS) / cores)
 
 
 def _load(efforts: Sequence[Effort], hand: Sequence[int]) -> float:
-    """How heavy rows are that step together, in tokens."""
-    own = sum(efforts[row].tokens + TEXT * efforts[row].texts for row in hand)
-    return own + STEP * _steps(efforts, hand)
+    """How long rows take that step together on one core, in tokens."""
+    return _tokens(efforts, hand) + STEP * _steps(efforts, hand)
+
+
+def _divided(
+    efforts: Sequence[Effort], hands: Sequence[Sequence[int]], cores: int, first: int
+) -> float:
+    """How long the rows of the hands from `first` on take with the texts of all steps divided."""
+    rows = [row for hand in hands[first:] for row in hand]
+    if not rows:
+        return 0.0
+    passes = banded([efforts[row].each for row in rows], PASS_TOKENS)
+    return _tokens(efforts, rows) / cores + DIVIDED_STEP * len(passes) * _steps(efforts, rows)
+
+
+def _tokens(efforts: Sequence[Effort], rows: Sequence[int]) -> float:
+    return sum(efforts[row].tokens + TEXT * efforts[row].texts for row in rows)
 
 
 def _steps(efforts: Sequence[Effort], hand: Sequence[int]) -> int:

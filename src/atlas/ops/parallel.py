@@ -40,7 +40,9 @@ def one_core() -> Iterator[None]:
         torch.set_num_threads(cores)
 
 
-def shared_first(loads: Sequence[float], cores: int) -> int:
+def shared_first(
+    loads: Sequence[float], cores: int, after: Callable[[int], float] | None = None
+) -> int:
     """How many pieces of work, from the first, are best begun a core each.
 
     A heavy piece, or one too many, would leave the other cores idle: the rest is done after them,
@@ -49,15 +51,16 @@ def shared_first(loads: Sequence[float], cores: int) -> int:
     Args:
         loads: How heavy each piece is, in the order in which they are begun.
         cores: How many there are.
+        after: How long the pieces from a place on take, divided; by default by `DIVIDED`.
     """
     if cores == 1:
         return 0
-    busy, left = [0.0] * cores, sum(loads)
-    best, chosen = left / (cores * DIVIDED), 0
+    rest = after or (lambda place: sum(loads[place:]) / (cores * DIVIDED))
+    busy = [0.0] * cores
+    best, chosen = rest(0), 0
     for count, load in enumerate(loads, 1):
         busy[busy.index(min(busy))] += load
-        left -= load
-        ends = max(busy) + left / (cores * DIVIDED)
+        ends = max(busy) + rest(count)
         if ends < best:
             best, chosen = ends, count
     return chosen
