@@ -81,7 +81,7 @@ class Family:
 
 
 ATLAS = "atlas_omega"
-"""What a config.json of our own language model says; see `omega.config`."""
+"""The `model_type` of our own language model; `omega` itself imports transformers' models."""
 _BERT_MLP = {"up": "intermediate.dense", "down": "output.dense"}
 
 FAMILIES = (

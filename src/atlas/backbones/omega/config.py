@@ -9,6 +9,7 @@ from typing import Any, Literal
 from huggingface_hub.dataclasses import strict
 from transformers import PreTrainedConfig
 
+from atlas.backbones.families import ATLAS
 from atlas.errors import InputError
 from atlas.memory.feedforward import ContinuumFeedForward, SwiGLU
 from atlas.memory.gates import Floors
@@ -52,7 +53,7 @@ class AtlasConfig(PreTrainedConfig):  # type: ignore[misc]
         tie_word_embeddings: Whether the output layer is the table of embeddings.
     """
 
-    model_type = "atlas_omega"
+    model_type = ATLAS
     keys_to_ignore_at_inference = ["past_key_values"]
 
     vocab_size: int = 32000
