@@ -46,9 +46,8 @@ class SharedRows:
 
 def tidy(edges: Edges) -> Edges:
     """The same matrix without stored zeros, columns in order."""
-    found = scipy.sparse.csr_array(
-        edges, dtype=np.float64, copy=True
-    )  # what follows works in place
+    # A copy, since what follows works in place.
+    found = scipy.sparse.csr_array(edges, dtype=np.float64, copy=True)
     found.sum_duplicates()
     found.eliminate_zeros()
     found.sort_indices()
