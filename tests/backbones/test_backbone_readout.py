@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from atlas.federation.changes import Change
+from atlas.federation.changes import Change, Projected
 from atlas.federation.packing import pack
 
 ENCODERS = ["bert", "bert-bare", "distilbert", "mpnet"]
@@ -76,6 +76,45 @@ def test_packed_blocks_equal_padded_ones_in_values_and_gradients(kind, backbone_
     for mine, other in zip(found, theirs, strict=True):
         assert other.abs().max() > 0
         torch.testing.assert_close(mine, other, atol=1e-9, rtol=1e-9)
+
+
+@pytest.mark.parametrize("kind", ENCODERS + CAUSALS)
+def test_known_projections_give_what_calling_the_modules_gives(kind, backbone_of, tools):
+    backbone = backbone_of(kind, torch.float64)
+    inputs = backbone.tokenize(tools.classify, tools.singles, 24)
+    layers = {
+        name: tuple(factor.double().requires_grad_() for factor in pair)
+        for name, pair in tools.layers(backbone).items()
+    }
+    factors = [factor for pair in layers.values() for factor in pair]
+    plan, source = packing_of(inputs.mask)
+    tokens = backbone.embed(inputs)[inputs.mask][source]
+    context = backbone.context(plan.packing.frame(tokens), plan.packing.mask)
+    values = backbone.project(0, tokens)
+    assert values.shape[-1] == backbone.projections(0) > 0
+    called = []
+    for name in backbone.select(0, ["query", "key", "value"]):
+        backbone.linears(0)[name].register_forward_hook(lambda *_: called.append(1))
+    with tools.adapted(backbone, layers, 8.0):
+        theirs = backbone.packed_block(0, tokens, plan.packing, context)
+        assert len(called) == 3
+        known = Projected(values, changes_of(layers))
+        ours = backbone.packed_block(0, tokens, plan.packing, context, known)
+        assert len(called) == 3, "what is known is not computed again"
+        bare = Projected(values, {})
+        without = backbone.packed_block(0, tokens, plan.packing, context, bare)
+    torch.testing.assert_close(ours, theirs, atol=1e-12, rtol=0)
+    assert (without - theirs).abs().max() > 1e-4, "adapters must be felt"
+    weights = torch.randn(ours.shape, generator=torch.Generator().manual_seed(3)).double()
+    pairs = zip(
+        *(
+            torch.autograd.grad((out * weights).sum(), factors, materialize_grads=True)
+            for out in (ours, theirs)
+        ),
+        strict=True,
+    )
+    for mine, other in pairs:
+        torch.testing.assert_close(mine, other, atol=1e-10, rtol=1e-10)
 
 
 @pytest.mark.parametrize("kind", ENCODERS + CAUSALS)

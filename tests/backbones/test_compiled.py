@@ -42,12 +42,14 @@ def test_values_and_gradients_are_those_of_plain_blocks(kind, compiler, checkpoi
         load_backbone(folder, dtype=torch.float64, compiler=one) for one in (None, compiler)
     )
     assert plain is not other
+    # The norms of the Llama family work in float32 whatever they are given.
+    close = {"atol": 1e-4, "rtol": 1e-4} if plain.can_generate else {"atol": 1e-10, "rtol": 1e-10}
     for length in (24, 9):
         inputs = plain.tokenize(tools.classify, tools.singles, length)
         for wanted, found in zip(
             packed_output(plain, inputs), packed_output(other, inputs), strict=True
         ):
-            torch.testing.assert_close(found, wanted, atol=1e-10, rtol=1e-10)
+            torch.testing.assert_close(found, wanted, **close)
     # Blocks and lengths share graphs; none of these would mean that nothing was compiled.
     assert 1 <= counters["stats"]["unique_graphs"] <= 2 * plain.depth
 

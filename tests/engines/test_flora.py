@@ -50,8 +50,10 @@ def mixtures(spy, number):
 
 def logits_of(model, cohort, store, client):
     stack = stack_cohorts([cohort.select([client])])
+    # The store knows projections of the model it was made for, not of one with other weights.
+    batch = replace(store.batch([store.rows(f"{client}/validation")]), projected=None)
     with torch.no_grad():
-        return run(model, stack, store.batch([store.rows(f"{client}/validation")])).logits
+        return run(model, stack, batch).logits
 
 
 def written_copy(model, changes):

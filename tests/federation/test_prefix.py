@@ -39,19 +39,21 @@ def outputs(cache, texts):
     """What the cache holds of each text."""
     places = cache.places(texts)
     pairs = zip(places, texts.lengths, strict=True)
-    return [cache.take(torch.arange(place, place + length)) for place, length in pairs]
+    found = [cache.take(torch.arange(place, place + length)) for place, length in pairs]
+    return [torch.cat([one for one in both if one is not None], dim=-1) for both in found]
 
 
 @pytest.mark.parametrize("name", ["tiny", "tiny-causal", "minilm"])
 @pytest.mark.parametrize("threads", [1, 2])
-def test_a_cold_and_a_warm_cache_give_the_same_bits(name, threads):
+@pytest.mark.parametrize("holds", ["inputs", "projections"])
+def test_a_cold_and_a_warm_cache_give_the_same_bits(name, threads, holds):
     backbone = load_backbone(name)
     texts = make_texts(np.random.default_rng(1).integers(1, 30, 60))
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
-        cold = outputs(PrefixCache(backbone, backbone.depth - 1, 2**24, "exact"), texts)
-        warm = PrefixCache(backbone, backbone.depth - 1, 2**24, "exact")
+        cold = outputs(PrefixCache(backbone, backbone.depth - 1, 2**24, "exact", holds), texts)
+        warm = PrefixCache(backbone, backbone.depth - 1, 2**24, "exact", holds)
         for some in ([3], [59, 7, 3, 20, 21], list(range(0, 60, 7))):
             outputs(warm, part(texts, some))
         for one, other in zip(cold, outputs(warm, texts), strict=True):
@@ -94,8 +96,23 @@ def test_equal_texts_are_computed_once_and_other_segments_are_other_texts():
     assert cache.tokens == 20
 
 
-def test_beyond_its_budget_a_cache_is_mapped_and_holds_the_same(monkeypatch, tmp_path):
-    monkeypatch.setattr(slabs, "FIRST", 16)
+@pytest.mark.parametrize("name", ["tiny", "tiny-causal"])
+def test_projections_are_those_of_the_block_above(name):
+    backbone = load_backbone(name, dtype=torch.float64)
+    texts, caches = make_texts([5, 9, 1]), []
+    for holds in ("inputs", "projections"):
+        caches.append(PrefixCache(backbone, 1, 2**24, "exact", holds))
+        index = torch.from_numpy(caches[-1].places(texts))
+    (wanted, nothing), (hidden, projected) = (cache.take(index) for cache in caches)
+    assert torch.equal(hidden, wanted) and nothing is None
+    block = backbone.body.get_submodule(f"{backbone.family.blocks}.1")
+    entered = block.input_layernorm(hidden) if backbone.can_generate else hidden
+    names = [backbone.select(1, [short])[0] for short in ("query", "key", "value")]
+    parts = [backbone.linears(1)[name](entered) for name in names]
+    assert torch.allclose(projected, torch.cat(parts, -1), atol=1e-12, rtol=0)
+
+
+def test_beyond_its_budget_a_cache_is_in_a_file_and_holds_the_same(monkeypatch, tmp_path):
     monkeypatch.setenv("ATLAS_CACHE", str(tmp_path))
     backbone = load_backbone("tiny")
     texts = make_texts(np.random.default_rng(2).integers(1, 30, 40))
@@ -128,15 +145,30 @@ def test_half_refuses_what_it_cannot_hold(monkeypatch):
 
 
 @pytest.mark.parametrize("budget", [0, 40, 10_000])
-def test_slabs_give_back_what_was_appended(budget, monkeypatch):
-    monkeypatch.setattr(slabs, "FIRST", 8)
-    rows = torch.arange(300.0).reshape(100, 3)
-    found = Slabs(3, torch.float32, CPU, budget * 12)
+@pytest.mark.parametrize("reserved", [0, 60, 100])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("elsewhere", [False, True])
+def test_slabs_give_back_what_was_appended(budget, reserved, dtype, elsewhere):
+    rows = torch.arange(300).reshape(100, 3).to(dtype)
+    found = Slabs(3, dtype, CPU, budget * 3 * dtype.itemsize)
+    # What an accelerator holds stays there; here its memory is played by the host's.
+    found.spills = not elsewhere
+    found.reserve(reserved)
     begins = [found.append(rows[start : start + 7]) for start in range(0, 100, 7)]
     assert begins == list(range(0, 100, 7)) and found.count == 100
-    index = torch.tensor([[99, 0, 41], [40, 39, 7]])
-    assert torch.equal(found.take(index), rows[index])
+    for index in ([[99, 0, 41], [40, 39, 7]], [[5, 6, 7]], [[98, 99, 98]], [[]]):
+        index = torch.tensor(index, dtype=torch.long)
+        assert torch.equal(found.take(index), rows[index])
     assert found.on_disk == (budget < 100)
+
+
+def test_a_file_that_cannot_be_written_is_named(monkeypatch):
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(slabs.os, "pwrite", full)
+    with pytest.raises(InputError, match="No space left on device; set ATLAS_CACHE"):
+        Slabs(3, torch.float32, CPU, 0).append(torch.zeros(2, 3))
 
 
 def test_runs_of_a_process_share_a_cache_and_settings_that_differ_do_not():

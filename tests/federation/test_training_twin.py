@@ -18,7 +18,7 @@ from tests.helpers import make_client, make_task, padding_is_zero
 CLOCK = Clock(seed=5, round=2, rounds=4)
 
 
-def make_model():
+def make_model(holds="inputs"):
     backbone = load_backbone("tiny", dtype=torch.float64)
     first = backbone.depth - 2
     names, widths = [], []
@@ -28,7 +28,7 @@ def make_model():
             names.append(name)
             widths.append((linear.in_features, linear.out_features))
     layout = Layout("tiny", tuple(names), tuple(widths), backbone.head_layers, 16.0)
-    return Model(backbone, layout, first, PrefixCache(backbone, first, 2**30, "exact"))
+    return Model(backbone, layout, first, PrefixCache(backbone, first, 2**30, "exact", holds))
 
 
 class Twin:
@@ -104,8 +104,8 @@ class Twin:
         return (kept or self.values), step, clipped
 
 
-def run_both(settings, sizes):
-    model = make_model()
+def run_both(settings, sizes, holds="inputs"):
+    model = make_model(holds)
     tasks = [make_task(), make_task("shape", ("a", "b", "c")), make_task()]
     clients = [make_client(f"c{i}", tasks[i], train=size, seed=i) for i, size in enumerate(sizes)]
     ranks = [(1, 2, 3, 4, 5, 6), (8,) * 6, (3,) * 6]
@@ -136,12 +136,13 @@ def check_equal(result, twins):
             assert torch.allclose(stacked[name], value, atol=1e-10, rtol=0), name
 
 
-def test_stacked_cohort_equals_separate_adapters():
+@pytest.mark.parametrize("holds", ["inputs", "projections"])
+def test_stacked_cohort_equals_separate_adapters(holds):
     settings = TrainSettings(
         epochs=None, steps=10, batch=4, lr=0.02, head_lr=0.05, clip=0.05, weight_decay=0.1,
         schedule="linear", round_decay=0.9,
     )  # fmt: skip
-    start, result, fitted, twins = run_both(settings, [10, 7, 13])
+    start, result, fitted, twins = run_both(settings, [10, 7, 13], holds)
     assert fitted.steps.tolist() == [10, 10, 10]
     assert all(clipped > 0 for _, _, clipped in twins), "clipping must be active"
     check_equal(result, twins)

@@ -52,11 +52,10 @@ def folded_read(  # noqa: PLR0913
     """
     parts, rows = family.parts, torch.arange(len(at), device=at.device)[:, None]
     assert parts is not None
-    read = packing.slots[rows, at]
-    entered = parts.enter(block, hidden)
-    tokens = packing.spread(entered)  # [N, T, D]
+    tokens = packing.spread(parts.enter(block, hidden))  # [N, T, D]
+    here = hidden.flatten(0, 1)[packing.slots[rows, at]]
     width = parts.width(block)
-    query: Tensor = block.get_submodule(family.modules["query"])(entered.flatten(0, 1)[read])
+    query: Tensor = block.get_submodule(family.modules["query"])(parts.enter(block, here))
     query = query.reshape(len(at), -1, width)  # [N, H, E]
     key, value = (_Folded.of(family, block, changes, name, width) for name in ("key", "value"))
     scores = torch.bmm(key.back(query), tokens.transpose(1, 2)) * width**-0.5
@@ -64,7 +63,7 @@ def folded_read(  # noqa: PLR0913
     bias = parts.bias(position, at)
     scores = scores + (allowed if bias is None else allowed + bias[:, :, 0])
     seen = value.on(torch.bmm(torch.softmax(scores, -1), tokens))
-    return parts.leave(block, seen.flatten(1)[:, None], hidden.flatten(0, 1)[read])
+    return parts.leave(block, seen.flatten(1)[:, None], here)
 
 
 class _Folded:

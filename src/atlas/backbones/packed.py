@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 
 import torch
@@ -10,11 +11,55 @@ from torch import Tensor
 from atlas.backbones.blocks import Model, Position
 from atlas.backbones.families import Family
 from atlas.backbones.parts import attention
+from atlas.federation.changes import Projected
 from atlas.federation.packing import Packing
 
+PROJECTIONS = ("query", "key", "value")
+Projecting = Callable[[str], Tensor]
+"""From a projection's short name to what it makes of a block's packed input."""
 
-def paged_block(
-    family: Family, block: Model, hidden: Tensor, mask: Tensor, position: Position, packing: Packing
+
+def projection_widths(family: Family, block: Model) -> list[int]:
+    """Numbers that each of a block's projections gives; none if it cannot be taken apart."""
+    if family.parts is None:
+        return []
+    return [block.get_submodule(family.modules[name]).out_features for name in PROJECTIONS]
+
+
+def project(family: Family, block: Model, hidden: Tensor) -> Tensor:
+    """What a block's projections make of its input, side by side [..., P]."""
+    called = calling(family, block, hidden)
+    return torch.cat([called(name) for name in PROJECTIONS], dim=-1)
+
+
+def calling(family: Family, block: Model, hidden: Tensor) -> Projecting:
+    """Projections by the modules of the block."""
+    assert family.parts is not None
+    return partial(_project, family, block, family.parts.enter(block, hidden))
+
+
+def recalling(family: Family, block: Model, hidden: Tensor, projected: Projected) -> Projecting:
+    """Projections that are known, with what adapters add to them."""
+    widths = projection_widths(family, block)
+    known = dict(zip(PROJECTIONS, torch.split(projected.values, widths, dim=-1), strict=True))
+    assert family.parts is not None
+    entered = family.parts.enter(block, hidden)
+
+    def find(name: str) -> Tensor:
+        change = projected.changes.get(family.modules[name])
+        return known[name] if change is None else change.onto(known[name], entered)
+
+    return find
+
+
+def paged_block(  # noqa: PLR0913
+    family: Family,
+    block: Model,
+    hidden: Tensor,
+    mask: Tensor,
+    position: Position,
+    packing: Packing,
+    projecting: Projecting,
 ) -> Tensor:
     """A block that can be taken apart, applied to packed tokens [n, S, D].
 
@@ -25,13 +70,11 @@ def paged_block(
         mask: What each place of each page may see [M, 1, P, P].
         position: As the blocks of the family take it, for texts.
         packing: Where texts are.
+        projecting: Gives queries, keys and values.
     """
     parts, pages = family.parts, packing.pages
     assert parts is not None
-    entered = parts.enter(block, hidden)
-    query, key, value = (
-        pages.spread(_project(family, block, name, entered)) for name in ("query", "key", "value")
-    )
+    query, key, value = (pages.spread(projecting(name)) for name in PROJECTIONS)
     asked = torch.arange(query.shape[1], device=hidden.device).expand(len(query), -1)
     turned = parts.page(position, pages.within)
     seen = attention(parts, block, (query, key, value), mask, turned, asked)
@@ -57,19 +100,19 @@ def read_block(  # noqa: PLR0913
     if family.parts is None:
         return family.run(block, packing.spread(hidden), mask, position)[rows, at]
     read = packing.slots[rows, at]
-    parts, project = family.parts, partial(_project, family, block)
+    parts = family.parts
     entered = parts.enter(block, hidden)
     projected = (
-        project("query", entered.flatten(0, 1)[read]),
-        packing.spread(project("key", entered)),
-        packing.spread(project("value", entered)),
+        _project(family, block, entered.flatten(0, 1)[read], "query"),
+        packing.spread(_project(family, block, entered, "key")),
+        packing.spread(_project(family, block, entered, "value")),
     )
     allowed = mask.expand(len(at), -1, -1, -1)[:, 0][rows, at][:, None]
     seen = attention(parts, block, projected, allowed, position, at)
     return parts.leave(block, seen, hidden.flatten(0, 1)[read])
 
 
-def _project(family: Family, block: Model, name: str, entered: Tensor) -> Tensor:
+def _project(family: Family, block: Model, entered: Tensor, name: str) -> Tensor:
     """What the block's linear module of that short name makes of tokens."""
     out: Tensor = block.get_submodule(family.modules[name])(entered)
     return out

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import hashlib
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property, partial
 from typing import cast
 
@@ -15,7 +16,14 @@ from atlas.backbones.blocks import Context, Model, Tokenizer, attention_kinds, a
 from atlas.backbones.families import find_family
 from atlas.backbones.folded import can_fold, folded_read
 from atlas.backbones.generation import generate_greedily, take_stop_tokens
-from atlas.backbones.packed import paged_block, read_block
+from atlas.backbones.packed import (
+    calling,
+    paged_block,
+    project,
+    projection_widths,
+    read_block,
+    recalling,
+)
 from atlas.backbones.sizes import weigh
 from atlas.backbones.tokens import (
     Specials,
@@ -27,7 +35,7 @@ from atlas.backbones.tokens import (
 )
 from atlas.errors import InputError
 from atlas.federation.backbone import Footprint, Inputs
-from atlas.federation.changes import Change
+from atlas.federation.changes import Change, Projected
 from atlas.federation.packing import Packing
 from atlas.federation.task import Example, Task
 from atlas.ops.vocabulary import token_losses
@@ -166,13 +174,38 @@ class TransformerBackbone:
         rows = torch.arange(len(hidden), device=hidden.device)
         return self._read(hidden[rows, self._read_places(mask)][:, None])
 
-    def packed_block(self, index: int, hidden: Tensor, packing: Packing, context: object) -> Tensor:
+    def projections(self, index: int) -> int:
+        """Numbers that `project` gives for a token; zero if a block cannot be taken apart."""
+        return sum(projection_widths(self.family, self._blocks[index]))
+
+    def project(self, index: int, hidden: Tensor) -> Tensor:
+        """A block's queries, keys and values side by side [..., P], from its input [..., D]."""
+        return project(self.family, self._blocks[index], hidden)
+
+    def packed_block(
+        self,
+        index: int,
+        hidden: Tensor,
+        packing: Packing,
+        context: object,
+        projected: Projected | None = None,
+    ) -> Tensor:
         """Block `index` applied to packed tokens [n, S, D]."""
-        given, block = cast(Context, context), self._blocks[index]
-        if self.family.parts is None:
+        given, block, family = cast(Context, context), self._blocks[index], self.family
+        if family.parts is None:
             return packing.gather(self.block(index, packing.spread(hidden), context))
+        if projected is None:
+            projecting = calling(family, block, hidden)
+        else:
+            own = replace(projected, changes=self._inside(index, projected.changes))
+            projecting = recalling(family, block, hidden, own)
         mask = self._paged(given, self._kinds[index], packing)
-        return paged_block(self.family, block, hidden, mask, given.position, packing)
+        return paged_block(family, block, hidden, mask, given.position, packing, projecting)
+
+    def _inside(self, index: int, changes: Mapping[str, Change]) -> dict[str, Change]:
+        """The changes of a block's modules by their paths inside it."""
+        start = f"{self.family.blocks}.{index}."
+        return {k.removeprefix(start): c for k, c in changes.items() if k.startswith(start)}
 
     def _paged(self, given: Context, kind: str, packing: Packing) -> Tensor:
         """What places of pages see; found once for all blocks of a kind."""
@@ -191,11 +224,9 @@ class TransformerBackbone:
     ) -> Tensor:
         """What the classification head reads [N, D], from the last block's packed input."""
         given, last = cast(Context, context), self.depth - 1
-        start = f"{self.family.blocks}.{last}."
-        own = {k.removeprefix(start): c for k, c in (changes or {}).items() if k.startswith(start)}
         read = read_block
         if changes is not None and can_fold(self.family):
-            read = partial(folded_read, own)
+            read = partial(folded_read, self._inside(last, changes))
         at = self._read_places(packing.mask)[:, None]
         mask = given.masks[self._kinds[last]]
         block = self._blocks[last]

@@ -18,7 +18,7 @@ from atlas.federation.forward import Model
 from atlas.federation.holder import Holder
 from atlas.federation.prefix import PrefixCache
 
-CACHES: WeakKeyDictionary[TransformerBackbone, dict[tuple[int, int, str], PrefixCache]] = (
+CACHES: WeakKeyDictionary[TransformerBackbone, dict[tuple[int, int, str, str], PrefixCache]] = (
     WeakKeyDictionary()
 )
 HOST_MB, DEVICE_MB = 16, 2048
@@ -83,15 +83,19 @@ def _prefix(
     settings: TrainSettings, backbone: TransformerBackbone, blocks: int
 ) -> PrefixCache | None:
     """The cache of the blocks below; one per process, so that all runs of a study share it."""
-    megabytes = settings.prefix_cache_mb
+    megabytes, on_host = settings.prefix_cache_mb, backbone.device.type == "cpu"
     if megabytes is None:
-        megabytes = HOST_MB if backbone.device.type == "cpu" else DEVICE_MB
+        megabytes = HOST_MB if on_host else DEVICE_MB
     if not megabytes or not blocks:
         return None  # embeddings alone are looked up faster than they are kept
+    holds = settings.prefix_holds or ("projections" if on_host else "inputs")
+    if blocks == backbone.depth - 1:
+        holds = "inputs"  # the last block is read at a few places only
     caches = CACHES.setdefault(backbone, {})
-    key = (blocks, megabytes, settings.prefix_format)
+    key = (blocks, megabytes, settings.prefix_format, holds)
     if key not in caches:
-        caches[key] = PrefixCache(backbone, blocks, megabytes * 2**20, settings.prefix_format)
+        budget = megabytes * 2**20
+        caches[key] = PrefixCache(backbone, blocks, budget, settings.prefix_format, holds)
     return caches[key]
 
 

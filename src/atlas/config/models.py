@@ -74,11 +74,17 @@ class TrainSettings(Settings):
     stacked: bool = Field(True, description="false trains clients one by one (the slow twin)")
     prefix_cache_mb: Annotated[int, Field(ge=0)] | None = Field(
         None,
-        description="memory for outputs of the blocks below the adapters; beyond it a temporary "
-        "file is mapped; 0: recompute; null: 16, on an accelerator 2048",
+        description="memory for outputs of the blocks below the adapters; beyond it they are in a "
+        "temporary file; 0: recompute; null: 16, on an accelerator 2048",
     )
     prefix_format: Literal["exact", "half"] = Field(
         "exact", description="how they are kept; half: 16 bits, errors up to 1 in 2,000"
+    )
+    prefix_holds: Literal["inputs", "projections"] | None = Field(
+        None,
+        description="of the first block with adapters: its input, or also its frozen queries, keys "
+        "and values, which take more room and less time; null: projections, on an accelerator "
+        "inputs",
     )
 
     @model_validator(mode="after")

@@ -12,7 +12,7 @@ from typing import Literal, Protocol
 import torch
 from torch import Tensor, nn
 
-from atlas.federation.changes import Change
+from atlas.federation.changes import Change, Projected
 from atlas.federation.packing import Packing
 from atlas.federation.task import Example, Task
 
@@ -138,8 +138,32 @@ class Backbone(Protocol):
         """What the classification head reads [N, D], from the last block's output."""
         ...
 
-    def packed_block(self, index: int, hidden: Tensor, packing: Packing, context: object) -> Tensor:
-        """As `block`, on packed tokens [n, S, D]."""
+    def projections(self, index: int) -> int:
+        """Numbers that `project` gives for a token; zero if a block cannot be taken apart."""
+        ...
+
+    def project(self, index: int, hidden: Tensor) -> Tensor:
+        """A block's queries, keys and values side by side [..., P], from its input [..., D]."""
+        ...
+
+    def packed_block(
+        self,
+        index: int,
+        hidden: Tensor,
+        packing: Packing,
+        context: object,
+        projected: Projected | None = None,
+    ) -> Tensor:
+        """As `block`, on packed tokens [n, S, D].
+
+        Args:
+            index: Which block.
+            hidden: Its input.
+            packing: Where texts are.
+            context: As `context` gave it.
+            projected: What `project` gave for that input, and what active adapters add to it;
+                then the modules it comes from are not called.
+        """
         ...
 
     def packed_features(

@@ -5,7 +5,7 @@ Letters in shapes: n rows, R rank, D_in and D_out widths of a module.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -58,3 +58,16 @@ class Change:
             )
 
         return add
+
+
+@dataclass(frozen=True)
+class Projected:
+    """What a block's projections are for its input, known before adapters have their say.
+
+    Attributes:
+        values: Queries, keys and values of the frozen modules, side by side [n, S, P].
+        changes: What adapters add, by module.
+    """
+
+    values: Tensor
+    changes: Mapping[str, Change]

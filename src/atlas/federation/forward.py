@@ -17,7 +17,7 @@ from torch.nn import functional
 from atlas.federation.answering import predict_tokens
 from atlas.federation.backbone import ACTIVATIONS, Backbone
 from atlas.federation.batches import Batch, Outcome
-from atlas.federation.changes import Change
+from atlas.federation.changes import Change, Projected
 from atlas.federation.cohort import Cohort, Layout
 from atlas.federation.prefix import PrefixCache
 
@@ -143,8 +143,8 @@ def run(model: Model, stack: Stack, batch: Batch, reading: Reading = "folded") -
 
 def run_blocks(model: Model, stack: Stack, batch: Batch, blocks: range) -> Tensor:
     """A batch through some blocks, [n, S, D]; its `hidden` is the first one's input."""
-    with adapters_active(model, stack):
-        return _through(model, batch, blocks, _context(model, batch))
+    with adapters_active(model, stack) as changes:
+        return _through(model, batch, blocks, _context(model, batch), changes)
 
 
 def run_top(
@@ -157,16 +157,16 @@ def run_top(
         stack: Its adapters.
         batch: The examples.
         first: The first block to run.
-        reading: Whether the last block may do without keys and values; `whole` calls all its
-            modules, for those who watch them.
+        reading: Whether the last block may do without keys and values, and the first with those
+            that are known; `whole` calls all their modules, for those who watch them.
     """
     last = model.backbone.depth - 1
     context = _context(model, batch)
     with adapters_active(model, stack) as changes:
-        hidden = _through(model, batch, range(first, last), context)
+        known = changes if reading == "folded" else None
+        hidden = _through(model, batch, range(first, last), context, known)
         if batch.targets is not None:
             return predict_tokens(model.backbone, hidden, batch, context)
-        known = changes if reading == "folded" else None
         features = model.backbone.packed_features(hidden, batch.packing, context, known)
     return _classify(model.layout, stack, features.reshape(*batch.labels.shape, -1), batch)
 
@@ -175,10 +175,20 @@ def _context(model: Model, batch: Batch) -> object:
     return model.backbone.context(batch.packing.frame(batch.hidden), batch.packing.mask)
 
 
-def _through(model: Model, batch: Batch, blocks: range, context: object) -> Tensor:
-    hidden = batch.hidden
+def _through(
+    model: Model,
+    batch: Batch,
+    blocks: range,
+    context: object,
+    changes: Mapping[str, Change] | None,
+) -> Tensor:
+    """Through blocks; what is known of the first is used if `changes` says what adapters add."""
+    hidden, projected = batch.hidden, None
+    if batch.projected is not None and changes is not None:
+        projected = Projected(batch.projected, changes)
     for block in blocks:
-        hidden = model.backbone.packed_block(block, hidden, batch.packing, context)
+        hidden = model.backbone.packed_block(block, hidden, batch.packing, context, projected)
+        projected = None
     return hidden
 
 

@@ -29,6 +29,8 @@ from atlas.ops.parallel import cores_for, lending, side_by_side
 
 Format = Literal["exact", "half"]
 """How outputs are kept: as they are, or as float16, which keeps eleven bits of each number."""
+Holds = Literal["inputs", "projections"]
+"""Of the block above: its input alone, or also its frozen queries, keys and values."""
 Ints = NDArray[np.int64]
 STEP = 4
 """Lengths are rounded up to a multiple of this."""
@@ -79,7 +81,14 @@ class PrefixCache:
         blocks: How many blocks lie below.
     """
 
-    def __init__(self, backbone: Backbone, blocks: int, budget: int, form: Format) -> None:
+    def __init__(
+        self,
+        backbone: Backbone,
+        blocks: int,
+        budget: int,
+        form: Format,
+        holds: Holds = "inputs",
+    ) -> None:
         """A cache without texts.
 
         Args:
@@ -87,12 +96,15 @@ class PrefixCache:
             blocks: How many of its blocks to run.
             budget: Bytes of memory; what is beyond them is mapped from a file.
             form: How outputs are kept.
+            holds: What is kept of each token.
         """
         self.blocks = blocks
         self._backbone = backbone
         self._places: dict[bytes, int] = {}
+        self._projections = backbone.projections(blocks) if holds == "projections" else 0
         kept = torch.float16 if form == "half" else backbone.dtype
-        self._slabs = Slabs(backbone.width, kept, backbone.device, budget)
+        width = backbone.width + self._projections
+        self._slabs = Slabs(width, kept, backbone.device, budget)
 
     @property
     def tokens(self) -> int:
@@ -115,6 +127,7 @@ class PrefixCache:
             batches += [
                 (columns, waiting[start : start + rows]) for start in range(0, len(waiting), rows)
             ]
+        self._slabs.reserve(sum(int(texts.lengths[text]) for text in missing.values()))
         device, done, lock = self._backbone.device, 0, Lock()
         lend = lending(self._backbone.twins(cores_for(device)))
 
@@ -138,9 +151,14 @@ class PrefixCache:
                 job()
         return np.array([self._places[key] for key in keys], dtype=np.int64)
 
-    def take(self, index: Tensor) -> Tensor:
-        """What was put out at some addresses, [..., D]."""
-        return self._slabs.take(index).to(self._backbone.dtype)
+    def take(self, index: Tensor) -> tuple[Tensor, Tensor | None]:
+        """What was put out at some addresses, [..., D], and projections of it, if it has them."""
+        found = self._slabs.take(index).to(self._backbone.dtype)
+        if not self._projections:
+            return found, None
+        sizes = [self._backbone.width, self._projections]
+        hidden, projected = torch.split(found, sizes, dim=-1)
+        return hidden, projected
 
     @torch.no_grad()
     def _compute(
@@ -151,6 +169,8 @@ class PrefixCache:
         arrays = texts.rectangle(chosen, _rows(columns), columns)
         ids, types, mask = (torch.from_numpy(array).to(device) for array in arrays)
         hidden = run_prefix(backbone, Inputs(ids, mask, types), self.blocks)
+        if self._projections:
+            hidden = torch.cat([hidden, backbone.project(self.blocks, hidden)], dim=-1)
         mask[len(chosen) :] = False
         kept = hidden[mask].to(self._slabs.dtype)
         if kept.dtype != hidden.dtype and not bool(torch.isfinite(kept).all()):

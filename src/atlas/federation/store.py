@@ -158,19 +158,23 @@ class ExampleStore:
             expected = self.targets[plan.source(self.offsets[chosen])]
             targets = torch.where(plan.packing.real, expected, -100)
         there = torch.from_numpy(present).to(device)
-        hidden = self._hidden(plan, chosen)
-        return Batch(hidden, plan.packing, there, self.labels[chosen], targets)
+        hidden, projected = self._hidden(plan, chosen)
+        return Batch(hidden, plan.packing, there, self.labels[chosen], targets, projected)
 
     @torch.no_grad()
-    def _hidden(self, plan: Plan, chosen: Tensor) -> Tensor:
-        """What the lower blocks put out for the texts `chosen` [n, b], packed."""
+    def _hidden(self, plan: Plan, chosen: Tensor) -> tuple[Tensor, Tensor | None]:
+        """What the lower blocks put out for the texts `chosen` [n, b], packed.
+
+        Also what the next block's projections make of that, where the cache has it.
+        """
         if self._cached is not None and self.model.prefix is not None:
             return self.model.prefix.take(plan.source(self._cached[chosen]))
         packing = plan.packing
         where = plan.source(self.offsets[chosen]).flatten()[packing.slots]
         ids = torch.where(packing.mask, self.ids[where], 0)
         inputs = Inputs(ids, packing.mask, self.types[where] * packing.mask)
-        return packing.gather(run_prefix(self.model.backbone, inputs, self.model.first_block))
+        hidden = run_prefix(self.model.backbone, inputs, self.model.first_block)
+        return packing.gather(hidden), None
 
 
 def _pack(padded: Sequence[tuple[Tensor, Tensor]], device: torch.device) -> Tensor:

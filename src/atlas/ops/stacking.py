@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 
 import torch
@@ -63,25 +64,25 @@ def mixture_error(trained: Sequence[Layer], mixed: Sequence[Layer], weights: Ten
     gaps = torch.zeros(weights.shape[-1], dtype=torch.float64)
     sizes = torch.zeros_like(gaps)
     for before, after, rows in zip(trained, mixed, per_layer, strict=True):
-        span, exact = span_of(*before), {}
-        for k, row in enumerate(rows.to(before.a.device)):
-            key = row_key(row)
-            if key not in exact:
-                exact[key] = span.core(row)
-            gaps[k] += float(_squared_gap(span, after, k, exact[key]))
-            sizes[k] += float(exact[key].square().sum())
+        span, alike = span_of(*before), defaultdict(list)
+        for k, row in enumerate(rows):
+            alike[row_key(row)].append(k)
+        for some in alike.values():
+            exact = span.core(rows[some[0]].to(before.a.device))
+            gaps[some] += _squared_gaps(span, after, some, exact).cpu()
+            sizes[some] += exact.square().sum().cpu()
     return torch.where(sizes > 0, (gaps / sizes).sqrt(), 0.0)
 
 
-def _squared_gap(span: Span, mixed: Layer, k: int, exact: Tensor) -> Tensor:
-    """The squared norm of client k's change minus `exact`, a core of the span.
+def _squared_gaps(span: Span, mixed: Layer, some: list[int], exact: Tensor) -> Tensor:
+    """The squared norms of some clients' changes minus `exact`, a core of the span.
 
     What lies outside the span is orthogonal to what lies within, so nothing large cancels.
     """
-    columns = mixed.b[k].to(torch.float64) * mixed.scales[k]
-    rows = mixed.a[k].to(torch.float64)
+    columns = mixed.b[some].to(torch.float64) * mixed.scales[some][:, None, None]
+    rows = mixed.a[some].to(torch.float64)
     inner_b, inner_a = span.left.T @ columns, rows @ span.right
     outer_b, outer_a = columns - span.left @ inner_b, rows - inner_a @ span.right.T
-    inside = (inner_b @ inner_a - exact).square().sum()
+    inside = (inner_b @ inner_a - exact).square().sum((-2, -1))
     beside = squared_norms(outer_a, inner_b) + squared_norms(inner_a, outer_b)
     return inside + beside + squared_norms(outer_a, outer_b)
