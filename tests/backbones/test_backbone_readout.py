@@ -91,7 +91,8 @@ def test_known_projections_give_what_calling_the_modules_gives(kind, backbone_of
     tokens = backbone.embed(inputs)[inputs.mask][source]
     context = backbone.context(plan.packing.frame(tokens), plan.packing.mask)
     values = backbone.project(0, tokens)
-    assert values.shape[-1] == backbone.projections(0) > 0
+    assert tuple(one.shape[-1] for one in values) == backbone.projections(0)
+    assert all(backbone.projections(0))
     called = []
     for name in backbone.select(0, ["query", "key", "value"]):
         backbone.linears(0)[name].register_forward_hook(lambda *_: called.append(1))

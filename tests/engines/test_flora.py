@@ -51,7 +51,7 @@ def mixtures(spy, number):
 def logits_of(model, cohort, store, client):
     stack = stack_cohorts([cohort.select([client])])
     # The store knows projections of the model it was made for, not of one with other weights.
-    batch = replace(store.batch([store.rows(f"{client}/validation")]), projected=None)
+    batch = replace(store.batch([store.rows(f"{client}/validation")]), projected=())
     with torch.no_grad():
         return run(model, stack, batch).logits
 

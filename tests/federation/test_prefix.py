@@ -40,7 +40,7 @@ def outputs(cache, texts):
     places = cache.places(texts)
     pairs = zip(places, texts.lengths, strict=True)
     found = [cache.take(torch.arange(place, place + length)) for place, length in pairs]
-    return [torch.cat([one for one in both if one is not None], dim=-1) for both in found]
+    return [torch.cat([hidden, *projected], dim=-1) for hidden, projected in found]
 
 
 @pytest.mark.parametrize("name", ["tiny", "tiny-causal", "minilm"])
@@ -104,12 +104,12 @@ def test_projections_are_those_of_the_block_above(name):
         caches.append(PrefixCache(backbone, 1, 2**24, "exact", holds))
         index = torch.from_numpy(caches[-1].places(texts))
     (wanted, nothing), (hidden, projected) = (cache.take(index) for cache in caches)
-    assert torch.equal(hidden, wanted) and nothing is None
+    assert torch.equal(hidden, wanted) and not nothing
     block = backbone.body.get_submodule(f"{backbone.family.blocks}.1")
     entered = block.input_layernorm(hidden) if backbone.can_generate else hidden
     names = [backbone.select(1, [short])[0] for short in ("query", "key", "value")]
-    parts = [backbone.linears(1)[name](entered) for name in names]
-    assert torch.allclose(projected, torch.cat(parts, -1), atol=1e-12, rtol=0)
+    for name, found in zip(names, projected, strict=True):
+        assert torch.allclose(found, backbone.linears(1)[name](entered), atol=1e-12, rtol=0)
 
 
 def test_beyond_its_budget_a_cache_is_in_a_file_and_holds_the_same(monkeypatch, tmp_path):

@@ -19,17 +19,16 @@ Projecting = Callable[[str], Tensor]
 """From a projection's short name to what it makes of a block's packed input."""
 
 
-def projection_widths(family: Family, block: Model) -> list[int]:
+def projection_widths(family: Family, block: Model) -> tuple[int, ...]:
     """Numbers that each of a block's projections gives; none if it cannot be taken apart."""
     if family.parts is None:
-        return []
-    return [block.get_submodule(family.modules[name]).out_features for name in PROJECTIONS]
+        return ()
+    return tuple(block.get_submodule(family.modules[name]).out_features for name in PROJECTIONS)
 
 
-def project(family: Family, block: Model, hidden: Tensor) -> Tensor:
-    """What a block's projections make of its input, side by side [..., P]."""
-    called = calling(family, block, hidden)
-    return torch.cat([called(name) for name in PROJECTIONS], dim=-1)
+def project(family: Family, block: Model, hidden: Tensor) -> tuple[Tensor, ...]:
+    """What each of a block's projections makes of its input [..., .]."""
+    return tuple(map(calling(family, block, hidden), PROJECTIONS))
 
 
 def calling(family: Family, block: Model, hidden: Tensor) -> Projecting:
@@ -40,8 +39,7 @@ def calling(family: Family, block: Model, hidden: Tensor) -> Projecting:
 
 def recalling(family: Family, block: Model, hidden: Tensor, projected: Projected) -> Projecting:
     """Projections that are known, with what adapters add to them."""
-    widths = projection_widths(family, block)
-    known = dict(zip(PROJECTIONS, torch.split(projected.values, widths, dim=-1), strict=True))
+    known = dict(zip(PROJECTIONS, projected.values, strict=True))
     assert family.parts is not None
     entered = family.parts.enter(block, hidden)
 

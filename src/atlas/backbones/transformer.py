@@ -174,12 +174,12 @@ class TransformerBackbone:
         rows = torch.arange(len(hidden), device=hidden.device)
         return self._read(hidden[rows, self._read_places(mask)][:, None])
 
-    def projections(self, index: int) -> int:
-        """Numbers that `project` gives for a token; zero if a block cannot be taken apart."""
-        return sum(projection_widths(self.family, self._blocks[index]))
+    def projections(self, index: int) -> tuple[int, ...]:
+        """Widths of what `project` gives; none if a block cannot be taken apart."""
+        return projection_widths(self.family, self._blocks[index])
 
-    def project(self, index: int, hidden: Tensor) -> Tensor:
-        """A block's queries, keys and values side by side [..., P], from its input [..., D]."""
+    def project(self, index: int, hidden: Tensor) -> tuple[Tensor, ...]:
+        """A block's queries, keys and values [..., .], from its input [..., D]."""
         return project(self.family, self._blocks[index], hidden)
 
     def packed_block(

@@ -138,12 +138,12 @@ class Backbone(Protocol):
         """What the classification head reads [N, D], from the last block's output."""
         ...
 
-    def projections(self, index: int) -> int:
-        """Numbers that `project` gives for a token; zero if a block cannot be taken apart."""
+    def projections(self, index: int) -> tuple[int, ...]:
+        """Widths of what `project` gives; none if a block cannot be taken apart."""
         ...
 
-    def project(self, index: int, hidden: Tensor) -> Tensor:
-        """A block's queries, keys and values side by side [..., P], from its input [..., D]."""
+    def project(self, index: int, hidden: Tensor) -> tuple[Tensor, ...]:
+        """A block's queries, keys and values [..., .], from its input [..., D]."""
         ...
 
     def packed_block(

@@ -18,7 +18,8 @@ class Batch:
 
     Attributes:
         hidden: Packed tokens [n, S, D].
-        projected: What the first block's frozen projections make of them [n, S, P], if known.
+        projected: What the first block's frozen projections make of them [n, S, .]; empty if that
+            is not known.
         packing: Where the texts are in them.
         present: False where a row has fewer than b examples [n, b].
         labels: [n, b]; for causal tasks unused.
@@ -30,7 +31,7 @@ class Batch:
     present: Tensor
     labels: Tensor
     targets: Tensor | None
-    projected: Tensor | None = None
+    projected: tuple[Tensor, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -65,9 +65,9 @@ class Projected:
     """What a block's projections are for its input, known before adapters have their say.
 
     Attributes:
-        values: Queries, keys and values of the frozen modules, side by side [n, S, P].
+        values: Queries, keys and values of the frozen modules [n, S, .].
         changes: What adapters add, by module.
     """
 
-    values: Tensor
+    values: tuple[Tensor, ...]
     changes: Mapping[str, Change]

@@ -184,7 +184,7 @@ def _through(
 ) -> Tensor:
     """Through blocks; what is known of the first is used if `changes` says what adapters add."""
     hidden, projected = batch.hidden, None
-    if batch.projected is not None and changes is not None:
+    if batch.projected and changes is not None:
         projected = Projected(batch.projected, changes)
     for block in blocks:
         hidden = model.backbone.packed_block(block, hidden, batch.packing, context, projected)

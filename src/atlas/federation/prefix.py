@@ -101,20 +101,24 @@ class PrefixCache:
         self.blocks = blocks
         self._backbone = backbone
         self._places: dict[bytes, int] = {}
-        self._projections = backbone.projections(blocks) if holds == "projections" else 0
-        kept = torch.float16 if form == "half" else backbone.dtype
-        width = backbone.width + self._projections
-        self._slabs = Slabs(width, kept, backbone.device, budget)
+        self._projects = holds == "projections" and bool(backbone.projections(blocks))
+        self._kept = torch.float16 if form == "half" else backbone.dtype
+        widths = [backbone.width, *(backbone.projections(blocks) if self._projects else ())]
+        # Each by itself, so that what is read lies close together.
+        self._slabs = [
+            Slabs(width, self._kept, backbone.device, budget * width // sum(widths))
+            for width in widths
+        ]
 
     @property
     def tokens(self) -> int:
         """Tokens it holds."""
-        return self._slabs.count
+        return self._slabs[0].count
 
     @property
     def on_disk(self) -> bool:
         """Whether its memory did not suffice."""
-        return self._slabs.on_disk
+        return self._slabs[0].on_disk
 
     def places(self, texts: Texts, progress: Callable[[int, int], None] | None = None) -> Ints:
         """Addresses of the texts' first tokens [N]; texts that are not there are computed."""
@@ -127,7 +131,9 @@ class PrefixCache:
             batches += [
                 (columns, waiting[start : start + rows]) for start in range(0, len(waiting), rows)
             ]
-        self._slabs.reserve(sum(int(texts.lengths[text]) for text in missing.values()))
+        tokens = sum(int(texts.lengths[text]) for text in missing.values())
+        for slabs in self._slabs:
+            slabs.reserve(tokens)
         device, done, lock = self._backbone.device, 0, Lock()
         lend = lending(self._backbone.twins(cores_for(device)))
 
@@ -151,37 +157,33 @@ class PrefixCache:
                 job()
         return np.array([self._places[key] for key in keys], dtype=np.int64)
 
-    def take(self, index: Tensor) -> tuple[Tensor, Tensor | None]:
+    def take(self, index: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
         """What was put out at some addresses, [..., D], and projections of it, if it has them."""
-        found = self._slabs.take(index).to(self._backbone.dtype)
-        if not self._projections:
-            return found, None
-        sizes = [self._backbone.width, self._projections]
-        hidden, projected = torch.split(found, sizes, dim=-1)
-        return hidden, projected
+        dtype = self._backbone.dtype
+        hidden, *projected = (slabs.take(index).to(dtype) for slabs in self._slabs)
+        return hidden, tuple(projected)
 
     @torch.no_grad()
     def _compute(
         self, backbone: Backbone, texts: Texts, chosen: Sequence[int], columns: int
-    ) -> Tensor:
+    ) -> list[Tensor]:
         """What is kept of some texts, token after token."""
         device = backbone.device
         arrays = texts.rectangle(chosen, _rows(columns), columns)
         ids, types, mask = (torch.from_numpy(array).to(device) for array in arrays)
         hidden = run_prefix(backbone, Inputs(ids, mask, types), self.blocks)
-        if self._projections:
-            hidden = torch.cat([hidden, backbone.project(self.blocks, hidden)], dim=-1)
+        parts = [hidden, *(backbone.project(self.blocks, hidden) if self._projects else ())]
         mask[len(chosen) :] = False
-        kept = hidden[mask].to(self._slabs.dtype)
-        if kept.dtype != hidden.dtype and not bool(torch.isfinite(kept).all()):
+        kept = [part[mask].to(self._kept) for part in parts]
+        if self._kept != hidden.dtype and not all(bool(one.isfinite().all()) for one in kept):
             raise InputError(
                 "train.prefix_format: outputs of the lower blocks do not fit into half; "
                 "allowed: exact"
             )
         return kept
 
-    def _keep(self, kept: Tensor, keys: Sequence[bytes], lengths: Ints) -> None:
-        place = self._slabs.append(kept)
+    def _keep(self, kept: Sequence[Tensor], keys: Sequence[bytes], lengths: Ints) -> None:
+        place, *_ = [slabs.append(rows) for slabs, rows in zip(self._slabs, kept, strict=True)]
         for key, length in zip(keys, lengths, strict=True):
             self._places[key] = place
             place += int(length)

@@ -31,7 +31,7 @@ Part = tuple[Task, Sequence[Example]]
 Rows = NDArray[np.int64]
 BAND = 0.8
 """Rows with fewer tokens than this share of the longest run in a pass of their own."""
-PASS_TOKENS = 1536
+PASS_TOKENS = 2048
 """Most tokens of a pass, unless a single row has more."""
 
 
@@ -162,7 +162,7 @@ class ExampleStore:
         return Batch(hidden, plan.packing, there, self.labels[chosen], targets, projected)
 
     @torch.no_grad()
-    def _hidden(self, plan: Plan, chosen: Tensor) -> tuple[Tensor, Tensor | None]:
+    def _hidden(self, plan: Plan, chosen: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
         """What the lower blocks put out for the texts `chosen` [n, b], packed.
 
         Also what the next block's projections make of that, where the cache has it.
@@ -174,7 +174,7 @@ class ExampleStore:
         ids = torch.where(packing.mask, self.ids[where], 0)
         inputs = Inputs(ids, packing.mask, self.types[where] * packing.mask)
         hidden = run_prefix(self.model.backbone, inputs, self.model.first_block)
-        return packing.gather(hidden), None
+        return packing.gather(hidden), ()
 
 
 def _pack(padded: Sequence[tuple[Tensor, Tensor]], device: torch.device) -> Tensor:
