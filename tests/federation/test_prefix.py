@@ -169,6 +169,33 @@ def test_a_file_that_cannot_be_written_is_named(monkeypatch):
     monkeypatch.setattr(slabs.os, "pwrite", full)
     with pytest.raises(InputError, match="No space left on device; set ATLAS_CACHE"):
         Slabs(3, torch.float32, CPU, 0).append(torch.zeros(2, 3))
+    monkeypatch.setenv("ATLAS_CACHE", "/nowhere/at/all")
+    with pytest.raises(InputError, match="No such file or directory; set ATLAS_CACHE"):
+        Slabs(3, torch.float32, CPU, 0).reserve(1)
+
+
+@pytest.mark.parametrize("fails_at", range(1, 9))
+def test_a_cache_whose_file_failed_still_holds_what_it_held(fails_at, monkeypatch):
+    backbone = load_backbone("tiny")
+    texts, more = make_texts([5, 9]), make_texts([7, 3], seed=1)
+    wanted = PrefixCache(backbone, 1, 2**24, "exact", "projections")
+    cache = PrefixCache(backbone, 1, 0, "exact", "projections")
+    cache.places(texts)
+    write, calls = slabs.os.pwrite, []
+
+    def failing(*args):
+        calls.append(1)
+        if len(calls) == fails_at:
+            raise OSError(28, "No space left on device")
+        return write(*args)
+
+    monkeypatch.setattr(slabs.os, "pwrite", failing)
+    with pytest.raises(InputError):
+        cache.places(more)
+    monkeypatch.setattr(slabs.os, "pwrite", write)
+    for some in (texts, more):
+        for one, other in zip(outputs(cache, some), outputs(wanted, some), strict=True):
+            assert torch.equal(one, other)
 
 
 def test_runs_of_a_process_share_a_cache_and_settings_that_differ_do_not():

@@ -183,7 +183,15 @@ class PrefixCache:
         return kept
 
     def _keep(self, kept: Sequence[Tensor], keys: Sequence[bytes], lengths: Ints) -> None:
-        place, *_ = [slabs.append(rows) for slabs, rows in zip(self._slabs, kept, strict=True)]
+        place = self.tokens
+        try:
+            for slabs, rows in zip(self._slabs, kept, strict=True):
+                slabs.append(rows)
+        except InputError:
+            # Other runs of this process share the cache: all parts of it end at the same token.
+            for slabs in self._slabs:
+                slabs.cut(place)
+            raise
         for key, length in zip(keys, lengths, strict=True):
             self._places[key] = place
             place += int(length)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import IO
 
 import numpy as np
@@ -75,6 +77,10 @@ class Slabs:
         self.count += len(rows)
         return first
 
+    def cut(self, count: int) -> None:
+        """Forget all rows beyond the first `count`."""
+        self.count, self._held = min(self.count, count), min(self._held, count)
+
     def take(self, index: Tensor) -> Tensor:
         """The rows at some addresses, [..., width]."""
         flat = index.flatten()
@@ -106,24 +112,19 @@ class RowFile:
         """
         self._width, self._dtype = width, dtype
         self._bytes = width * dtype.itemsize
-        self._file: IO[bytes] = tempfile.TemporaryFile(  # noqa: SIM115 - as long as its rows
-            dir=os.environ.get(FOLDER), buffering=0
-        )
+        with _told():
+            self._file: IO[bytes] = tempfile.TemporaryFile(  # noqa: SIM115 - as long as its rows
+                dir=os.environ.get(FOLDER), buffering=0
+            )
 
     def write(self, address: int, rows: Tensor) -> None:
         """Put rows at an address and those after it."""
         left = _bytes_of(rows.cpu().contiguous())
         at = address * self._bytes
-        try:
+        with _told():
             while left:
                 done = os.pwrite(self._file.fileno(), left, at)
                 left, at = left[done:], at + done
-        except OSError as error:
-            raise InputError(
-                f"outputs of the lower blocks cannot be written to a temporary file: "
-                f"{error.strerror}; set {FOLDER} to a folder with more room, or "
-                "train.prefix_holds=inputs, or train.prefix_cache_mb=0 to do without"
-            ) from error
 
     def read(self, index: Tensor) -> Tensor:
         """The rows at some addresses [N, width]; those that follow each other are read at once."""
@@ -144,6 +145,19 @@ class RowFile:
             if not done:
                 raise InputError("the temporary file of the lower blocks' outputs was cut short")
             piece, at = piece[done:], at + done
+
+
+@contextmanager
+def _told() -> Iterator[None]:
+    """Within this context a failure of the file is told as what the user can do about it."""
+    try:
+        yield
+    except OSError as error:
+        raise InputError(
+            f"outputs of the lower blocks cannot be written to a temporary file: "
+            f"{error.strerror}; set {FOLDER} to a folder with room, or train.prefix_holds=inputs, "
+            "or train.prefix_cache_mb=0 to do without"
+        ) from error
 
 
 def _bytes_of(rows: Tensor) -> memoryview:
