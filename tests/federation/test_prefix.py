@@ -12,6 +12,7 @@ from atlas.build.models import HOST_MB
 from atlas.errors import InputError
 from atlas.federation import slabs
 from atlas.federation.backbone import Inputs
+from atlas.federation.forward import run, stack_cohorts
 from atlas.federation.prefix import PrefixCache, Texts, run_prefix
 from atlas.federation.slabs import Slabs
 from tests.helpers import make_config
@@ -162,14 +163,14 @@ def test_slabs_give_back_what_was_appended(budget, reserved, dtype, elsewhere):
     assert found.on_disk == (budget < 100)
 
 
-def test_a_file_that_cannot_be_written_is_named(monkeypatch):
+def test_a_file_that_cannot_be_written_is_named(monkeypatch, tmp_path):
     def full(*_):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(slabs.os, "pwrite", full)
     with pytest.raises(InputError, match="No space left on device; set ATLAS_CACHE"):
         Slabs(3, torch.float32, CPU, 0).append(torch.zeros(2, 3))
-    monkeypatch.setenv("ATLAS_CACHE", "/nowhere/at/all")
+    monkeypatch.setenv("ATLAS_CACHE", str(tmp_path / "missing"))
     with pytest.raises(InputError, match="No such file or directory; set ATLAS_CACHE"):
         Slabs(3, torch.float32, CPU, 0).reserve(1)
 
@@ -212,3 +213,29 @@ def test_runs_of_a_process_share_a_cache_and_settings_that_differ_do_not():
         build_federation(make_config(train={"prefix_cache_mb": 0})).engine.groups[0].model.prefix
         is None
     )
+
+
+@pytest.mark.parametrize(("holds", "calls"), [(None, 0), ("projections", 0), ("inputs", 1)])
+def test_a_pass_calls_projections_of_the_first_block_only_where_they_are_not_held(holds, calls):
+    config = make_config(adapter={"blocks": 2}, train={"prefix_holds": holds})
+    group = build_federation(config).engine.groups[0]
+    model, called = group.model, []
+    for name in model.backbone.select(model.first_block, ["query"]):
+        linear = model.backbone.linears(model.first_block)[name]
+        handle = linear.register_forward_hook(lambda *_: called.append(1))
+    stack = stack_cohorts([group.arms["held"]])
+    picks = [group.lesson(client).train for client in sorted(group.holders)]
+    called.clear()  # what the lower blocks and the cache took
+    batch = group.store.batch(picks)
+    with torch.no_grad():
+        losses = run(model, stack, batch).client_losses()
+        handle.remove()
+        plain = run(model, stack, replace(batch, projected=())).client_losses()
+    assert len(called) == calls
+    assert torch.allclose(losses, plain, atol=1e-6, rtol=0)
+
+
+def test_where_only_the_last_block_is_adapted_nothing_but_inputs_is_held():
+    group = build_federation(make_config(adapter={"blocks": 1})).engine.groups[0]
+    client = min(group.holders)
+    assert not group.store.batch([group.lesson(client).train]).projected

@@ -94,16 +94,17 @@ class PrefixCache:
         Args:
             backbone: The frozen model.
             blocks: How many of its blocks to run.
-            budget: Bytes of memory; what is beyond them is mapped from a file.
+            budget: Bytes of memory; what is beyond them is in a file.
             form: How outputs are kept.
             holds: What is kept of each token.
         """
         self.blocks = blocks
         self._backbone = backbone
         self._places: dict[bytes, int] = {}
-        self._projects = holds == "projections" and bool(backbone.projections(blocks))
         self._kept = torch.float16 if form == "half" else backbone.dtype
-        widths = [backbone.width, *(backbone.projections(blocks) if self._projects else ())]
+        projections = backbone.projections(blocks) if holds == "projections" else ()
+        self._projects = bool(projections)
+        widths = [backbone.width, *projections]
         # Each by itself, so that what is read lies close together.
         self._slabs = [
             Slabs(width, self._kept, backbone.device, budget * width // sum(widths))
