@@ -76,6 +76,25 @@ def test_label_skew_is_the_same_in_train_and_test(tmp_path):
     assert np.ptp(train) > 0.3 and np.allclose(train, test, atol=0.25)
 
 
+@pytest.mark.parametrize("method", ["iid", "dirichlet", "field"])
+def test_shared_tests_are_drawn_from_the_whole_task(folder, method):
+    partition = {"method": method, "field": "place"}
+    apart = load_clients(file_config(folder, partition=partition))
+    shared = load_clients(file_config(folder, partition=partition, tests="shared", test=16))
+    assert [(c.train, c.validation) for c in shared] == [(c.train, c.validation) for c in apart]
+    assert [len(keys(c.test)) for c in shared] == [16] * 3
+    assert_no_leakage(shared)
+    assert not keys(apart[0].test) & keys(apart[1].test)
+    # Who has places of its own still shares with nobody.
+    assert bool(keys(shared[0].test) & keys(shared[1].test)) == (method != "field")
+
+
+def test_all_of_a_small_test_split_serves_every_client(folder):
+    clients = load_clients(file_config(folder, tests="shared", test=60))
+    assert keys(clients[0].test) == keys(clients[1].test) == keys(clients[2].test)
+    assert len(clients[0].test) == 60
+
+
 def test_clients_repeat_with_the_seed_and_stand_alone(folder):
     write_jsonl(folder / "cola" / "train.jsonl", sentences(60))
     write_jsonl(folder / "cola" / "test.jsonl", sentences(60, start=500))
@@ -96,6 +115,7 @@ def test_clients_repeat_with_the_seed_and_stand_alone(folder):
         ({"train": 40}, "sst2-[123] needs 45 training examples and gets 3.; .*100 different ones"),
         ({"train": None, "validation": 40}, "needs 41 training examples and gets 3"),
         ({"test": 30}, "data.test 30: client sst2-. gets 20 test examples; .*60 different ones"),
+        ({"test": 61, "tests": "shared"}, "gets 60 test examples; .*for each of the clients"),
         ({"partition": {"method": "field"}}, "data.partition.field: not set"),
         ({"partition": {"method": "field", "field": "x"}}, r"train.jsonl:1: .*'x' must hold"),
         (
@@ -235,12 +255,16 @@ def test_bad_own_clients_are_named(tmp_path):
         load_clients(own_config([{**listed[0], "data": str(tmp_path / "gone.csv")}]))
     with pytest.raises(InputError, match="data.tasks: sst2 given, but there are `clients`"):
         load_clients(own_config(listed, tasks=["sst2"]))
+    with pytest.raises(InputError, match="data.tests: 'shared' given.*allowed: apart"):
+        load_clients(own_config(listed, tests="shared"))
 
 
 def test_synthetic_is_the_default():
     sizes = {"train": 4, "validation": 2, "test": 2}
     clients = load_clients(config(data=sizes))
     assert [c.id for c in clients][0] == "order-1" and len(clients) == 9
+    with pytest.raises(InputError, match="data.tests: 'shared' given.*allowed: apart"):
+        load_clients(config(data={**sizes, "tests": "shared"}))
 
 
 @pytest.mark.parametrize(

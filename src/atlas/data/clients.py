@@ -33,6 +33,7 @@ def load_clients(config: FederationConfig) -> list[ClientData]:
         clients = own_clients(config, registry)
     elif config.data.source == "synthetic":
         _check_once(config.data.tasks)
+        _check_apart(config.data.tests)
         clients = synthetic_clients(config.data, config.seed)
     else:
         clients = _from_source(config, registry)
@@ -73,11 +74,20 @@ def _check_unused(config: FederationConfig) -> None:
             "which names its own task; leave data.tasks empty"
         )
     _check_noise(config.data.noise)
+    _check_apart(config.data.tests)
 
 
 def _check_noise(noise: float) -> None:
     if noise:
         raise InputError(f"data.noise: {noise} given, but only synthetic data is made noisy")
+
+
+def _check_apart(tests: str) -> None:
+    if tests != "apart":
+        raise InputError(
+            f"data.tests: {tests!r} given, but only tasks read from files or the hub have test "
+            "examples that clients could share; allowed: apart"
+        )
 
 
 def _check_once(tasks: list[str]) -> None:

@@ -51,6 +51,7 @@ class _Terms:
     train_key: str
     validation: int
     test: int
+    tests: str
 
 
 def dealt_clients(
@@ -59,8 +60,9 @@ def dealt_clients(
     """The clients of one task, `<task>-1` and so on.
 
     The training split is dealt by the partition and each client's share is split into training
-    and validation; the test split is dealt in the same proportions. No text is dealt twice, and
-    training texts that also occur in the test split are left out.
+    and validation; the test split is dealt in the same proportions. No text is dealt twice, but
+    for test texts under `data.tests: shared`, and training texts that also occur in the test split
+    are left out.
 
     Raises:
         InputError: If records are bad or too few, or settings of single tasks name another task.
@@ -74,7 +76,7 @@ def dealt_clients(
     strata, test_strata, weights = _partition(task, train, test, terms, rng)
     wanted = None if terms.train is None else terms.train + terms.validation
     shares = deal(strata, weights, wanted, generator(seed, "data", task.name, "train"))
-    tests = deal(test_strata, weights, terms.test, generator(seed, "data", task.name, "test"))
+    tests = _deal_tests(terms, test_strata, weights, generator(seed, "data", task.name, "test"))
     _check_sizes(task, terms, shares, len(strata))
     _check_tests(task, terms, tests, len(test_strata))
     clients = []
@@ -108,6 +110,7 @@ def _terms(task: Task, settings: DataSettings) -> _Terms:
         train_key=f"data.trains.{name}" if name in trains else "data.train",
         validation=settings.validation,
         test=settings.test,
+        tests=settings.tests,
     )
 
 
@@ -148,6 +151,15 @@ def _partition(
     return [number[v] for v in values], [number.get(v, -1) for v in others], weights
 
 
+def _deal_tests(
+    terms: _Terms, strata: Sequence[int], weights: Weights, rng: np.random.Generator
+) -> list[Indices]:
+    """The test examples of each client, from one pile for all or from a whole one each."""
+    if terms.tests == "apart":
+        return deal(strata, weights, terms.test, rng)
+    return [deal(strata, own[None], terms.test, rng)[0] for own in weights]
+
+
 def _values(terms: _Terms, pool: _Pool) -> list[str]:
     field, key = terms.partition.field, f"{terms.partition_key}.field"
     if field is None:
@@ -177,9 +189,10 @@ def _check_sizes(task: Task, terms: _Terms, shares: Sequence[Indices], total: in
 
 
 def _check_tests(task: Task, terms: _Terms, tests: Sequence[Indices], total: int) -> None:
+    whose = "each of the clients" if terms.tests == "shared" else f"{len(tests)} clients"
     for number, share in enumerate(tests, start=1):
         if len(share) < terms.test:
             raise InputError(
                 f"data.test {terms.test}: client {task.name}-{number} gets {len(share)} test "
-                f"examples; task {task.name!r} has {total} different ones for {len(tests)} clients"
+                f"examples; task {task.name!r} has {total} different ones for {whose}"
             )
