@@ -5,7 +5,7 @@ Letters in shapes: n clients, b examples per client, S tokens per client, D widt
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from torch import Tensor
 
@@ -32,6 +32,10 @@ class Batch:
     labels: Tensor
     targets: Tensor | None
     projected: tuple[Tensor, ...] = ()
+
+    def at(self, hidden: Tensor) -> Batch:
+        """The same examples with other tokens, of which no projections are known."""
+        return replace(self, hidden=hidden, projected=())
 
 
 @dataclass(frozen=True)

@@ -162,7 +162,7 @@ def _fold_gradients(
         pick = fold[start : start + EVALUATION_BATCH]
         batch = store.batch([pick])
         # Nothing else here asks for gradients; the graph has to begin somewhere.
-        batch = replace(batch, hidden=batch.hidden.detach().requires_grad_())
+        batch = batch.at(batch.hidden.detach().requires_grad_())
         with _caught(store.model, settings.blocks) as caught:
             # Gradients of all modules are wanted, so all of them must be called.
             own = replace(stack, tensors={**stack.tensors, **head})

@@ -76,7 +76,7 @@ def split_gradients(
     below = run_blocks(model, stack, batch, range(model.first_block, point))
     above = wire.carry(below, lengths, owners, "up").requires_grad_()
     first = max(point, model.first_block)
-    outcome = run_top(model, stack, replace(batch, hidden=above, projected=()), first)
+    outcome = run_top(model, stack, batch.at(above), first)
     total = outcome.client_losses().sum()
     names = list(stack.tensors)
     values = [stack.tensors[name] for name in names]
