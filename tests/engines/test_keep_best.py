@@ -4,6 +4,7 @@ import math
 from dataclasses import replace
 
 import numpy as np
+import pytest
 import torch
 
 from atlas.build import assemble
@@ -70,14 +71,16 @@ def test_all_is_taken_unless_ones_own_is_clearly_better(monkeypatch):
     offers, own = neighbours_offers(federation, group), group.arms["held"]
     clear = {
         client: clearly_better(
-            losses_of(group, own, client), losses_of(group, own.put({client: mixture}), client)
+            losses_of(group, own, client),
+            losses_of(group, own.put({client: mixture}), client),
+            group.margin,
         )
         for client, (mixture,) in offers.items()
     }
     for client, found in choose_best(group, offers).items():
         assert (found.accept == 1.0) != clear[client]
     group.arms["held"] = own
-    monkeypatch.setattr(choosing, "clearly_better", lambda first, second: True)
+    monkeypatch.setattr(choosing, "clearly_better", lambda first, second, margin: True)
     insured = choose_best(group, offers)
     group.arms["held"] = own
     group.accepting = "fittest"
@@ -93,7 +96,7 @@ def test_a_harmful_mixture_is_declined_and_replace_would_have_taken_it():
               for k, v in own.items()}  # fmt: skip
     before = losses_of(group, group.arms["held"], "a2")
     poisoned = losses_of(group, group.arms["held"].put({"a2": poison}), "a2")
-    assert clearly_better(before, poisoned)
+    assert clearly_better(before, poisoned, group.margin)
     assert choose_best(group, {"a2": [poison]})["a2"].accept < 1.0
     assert fitness(losses_of(group, group.arms["held"], "a2")) >= fitness(before)
 
@@ -107,16 +110,32 @@ def test_an_equal_mixture_is_taken_and_nothing_offered_is_nothing_taken():
     assert choose_best(group, {"b1": [same], "a1": []}) == {"b1": nothing, "a1": nothing}
 
 
-def test_a_lead_is_clear_beyond_one_standard_error():
+@pytest.mark.parametrize("margin", [1.0, 2.0])
+def test_a_lead_is_clear_beyond_so_many_standard_errors(margin):
     draw = np.random.default_rng(0)
     second = draw.uniform(0, 1, 100)
     noise = draw.standard_normal(100)
     noise = (noise - noise.mean()) / noise.std(ddof=1)  # standard error 0.1
-    assert clearly_better(second - 0.11 + noise, second)
-    assert not clearly_better(second - 0.09 + noise, second)
-    assert not clearly_better(second, second)
+    assert clearly_better(second - 0.11 * margin + noise, second, margin)
+    assert not clearly_better(second - 0.09 * margin + noise, second, margin)
+    assert not clearly_better(second, second, margin)
     broken = np.full(100, np.nan)
-    assert clearly_better(second, broken) and not clearly_better(broken, second)
+    assert clearly_better(second, broken, margin) and not clearly_better(broken, second, margin)
+
+
+def test_a_wider_margin_gives_up_fewer_mixtures():
+    federation, group, _ = trained(1)
+    offers, own = neighbours_offers(federation, group), group.arms["held"]
+    taken = {}
+    for group.margin in (0.0, 1e9):
+        group.arms["held"] = own
+        taken[group.margin] = [found.accept for found in choose_best(group, offers).values()]
+    assert min(taken[0.0]) < 1.0 and set(taken[1e9]) == {1.0}
+    group.arms["shadow"], group.arms["held"] = own, own.put({c: o[0] for c, o in offers.items()})
+    group.margin = 0.0
+    given_up = better_alone(group, sorted(group.holders))
+    group.margin = 1e9
+    assert better_alone(group, sorted(group.holders)) == [] != given_up
 
 
 def test_logged_w_is_the_effective_one():

@@ -169,6 +169,11 @@ class FederationConfig(Settings):
     keep_best: bool | None = Field(
         None, description="clients accept mixtures by validation; null: as the strategy says"
     )
+    keep_margin: Annotated[float, Field(ge=0)] = Field(
+        1.0,
+        description="keep_best: standard errors by which one's own adapter must be the better one "
+        "on validation data to be kept",
+    )
     alone: bool | Literal["needed"] = Field(
         True, description="train the solo shadow, so that gains can be shown; needed: for keep_best"
     )

@@ -33,12 +33,12 @@ def fitness(losses: NDArray[np.float64]) -> float:
     return -mean if math.isfinite(mean) else -math.inf
 
 
-def clearly_better(first: NDArray[np.float64], second: NDArray[np.float64]) -> bool:
-    """Whether losses on the same examples are lower by more than that lead's standard error."""
+def clearly_better(first: NDArray[np.float64], second: NDArray[np.float64], margin: float) -> bool:
+    """Whether losses on the same examples are lower by more than `margin` standard errors."""
     if not np.isfinite(first).all() or not np.isfinite(second).all():
         return fitness(first) > fitness(second)
     lead, error = lead_of(second, first)
-    return lead > error
+    return lead > margin * error
 
 
 def blend(own: Cohort, mixture: Cohort, share: float) -> Cohort:
@@ -116,7 +116,7 @@ class _Search:
         for client, losses in _losses(self.group, self.own, clients).items():
             mixed = self.best.get(client)
             if mixed is not None:
-                if not free and not clearly_better(losses, mixed.losses):
+                if not free and not clearly_better(losses, mixed.losses, self.group.margin):
                     continue
                 doubters.append(client)
                 if fitness(losses) < fitness(mixed.losses):

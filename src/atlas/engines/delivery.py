@@ -55,7 +55,9 @@ def better_alone(group: Group, clients: Sequence[str]) -> list[str]:
     picks = [group.store.rows(f"{client}/validation") for client in clients]
     held, shadow = (_faults(group, arm, clients, picks) for arm in ("held", "shadow"))
     return [
-        c for c, one, other in zip(clients, shadow, held, strict=True) if clearly_better(one, other)
+        client
+        for client, one, other in zip(clients, shadow, held, strict=True)
+        if clearly_better(one, other, group.margin)
     ]
 
 

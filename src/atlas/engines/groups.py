@@ -33,6 +33,8 @@ class Group:
         limits: How much text is kept and generated.
         anchor: Who is pulled to what was held at a round's start; see `Strategy`.
         keeps_best: Whether clients end with the better of federated and alone.
+        margin: Standard errors by which an adapter must lead on validation data to be clearly
+            better.
         shares: How much of a mixture a client may take; where there is a choice, its validation
             data makes it.
         accepting: Where there is a choice: all of the mixture unless one's own adapter is clearly
@@ -50,6 +52,7 @@ class Group:
     limits: Limits
     anchor: Literal["none", "start", "global"] = "none"
     keeps_best: bool = False
+    margin: float = 1.0
     shares: tuple[float, ...] = (1.0,)
     accepting: Literal["unless worse", "fittest"] = "unless worse"
     deliver: Literal["replace", "merge"] = "replace"

@@ -15,7 +15,7 @@ from atlas.config.models import FederationConfig
 from atlas.federation.strategy import find_strategy
 from atlas.jobs.outcome import Outcome
 
-ASIDE = ("strategy", "keep_best", "alone", "relation", "validate_every")
+ASIDE = ("strategy", "keep_best", "keep_margin", "alone", "relation", "validate_every")
 """What training alone does not depend on."""
 PLANS = ("fingerprint", "clusters")
 """It depends on these only where they decide about ranks."""
