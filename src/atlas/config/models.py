@@ -121,8 +121,8 @@ class DataSettings(Settings):
     test: Positive = Field(200, description="test examples per client")
     tests: Literal["apart", "shared"] = Field(
         "apart",
-        description="apart: no two clients share a test example; shared: each draws its own from "
-        "all of its task, so that few of them carry less noise",
+        description="apart: no two clients share a test example; shared: each draws from all of "
+        "its task, so that scores carry less noise",
     )
     noise: Annotated[float, Field(ge=0, le=0.5)] = Field(
         0.0, description="synthetic: share of flipped training labels"
