@@ -138,6 +138,15 @@ def test_a_wider_margin_gives_up_fewer_mixtures():
     assert better_alone(group, sorted(group.holders)) == [] != given_up
 
 
+def test_the_margin_of_the_settings_decides_in_a_run():
+    taken = {}
+    for margin in (0.0, 1e9):
+        _, group, events = trained(2, keep_margin=margin)
+        assert group.margin == margin
+        taken[margin] = [fields["accept"] for event, fields in events if event == "delivered"]
+    assert min(taken[0.0]) < 1.0 == min(taken[1e9])
+
+
 def test_logged_w_is_the_effective_one():
     _, _, events = trained(2)
     mixed = [fields for event, fields in events if event == "mixed"][-1]

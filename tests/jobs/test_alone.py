@@ -28,6 +28,7 @@ def configs(*overrides):
         # Somebody has to: the first, once per seed.
         ([["strategy=fedavg"], ["strategy=oracle"]], [True, "needed"]),
         ([["strategy=fedavg", "seed=1"], ["strategy=oracle"]], [True, True]),
+        ([["strategy=fedavg", "keep_margin=2"], ["strategy=oracle"]], [True, "needed"]),
         # Other training makes another shadow.
         ([["strategy=fedavg"], ["strategy=local", "train.lr=0.1"]], [True, "needed"]),
         # Nobody asked.
