@@ -89,6 +89,28 @@ def test_shared_tests_are_drawn_from_the_whole_task(folder, method):
     assert bool(keys(shared[0].test) & keys(shared[1].test)) == (method != "field")
 
 
+@pytest.mark.parametrize("method", ["iid", "dirichlet", "field"])
+def test_unseen_tests_are_also_drawn_from_what_nobody_holds(folder, method):
+    """Of 100 training texts three clients hold 45; 60 are in the test split."""
+    partition = {"method": method, "field": "place"}
+    apart = load_clients(file_config(folder, partition=partition))
+    unseen = load_clients(file_config(folder, partition=partition, tests="unseen", test=25))
+    assert [(c.train, c.validation) for c in unseen] == [(c.train, c.validation) for c in apart]
+    assert [len(keys(c.test)) for c in unseen] == [25] * 3
+    assert_no_leakage(unseen)
+    numbers = {int(e.texts[0].split()[2]) for c in unseen for e in c.test}
+    assert any(n < 100 for n in numbers) and any(n >= 100 for n in numbers)
+
+
+def test_all_that_is_unseen_can_serve_every_client(folder):
+    clients = load_clients(file_config(folder, tests="unseen", test=115))
+    assert keys(clients[0].test) == keys(clients[1].test) == keys(clients[2].test)
+    assert len(clients[0].test) == 100 - 45 + 60
+    # With all training data dealt, the test split is what is left.
+    everything = load_clients(file_config(folder, train=None, tests="unseen", test=60))
+    assert len(keys(everything[0].test)) == 60
+
+
 def test_all_of_a_small_test_split_serves_every_client(folder):
     clients = load_clients(file_config(folder, tests="shared", test=60))
     assert keys(clients[0].test) == keys(clients[1].test) == keys(clients[2].test)
@@ -116,6 +138,7 @@ def test_clients_repeat_with_the_seed_and_stand_alone(folder):
         ({"train": None, "validation": 40}, "needs 41 training examples and gets 3"),
         ({"test": 30}, "data.test 30: client sst2-. gets 20 test examples; .*60 different ones"),
         ({"test": 61, "tests": "shared"}, "gets 60 test examples; .*for each of the clients"),
+        ({"test": 116, "tests": "unseen"}, "gets 115 test examples; .*115 different ones"),
         ({"partition": {"method": "field"}}, "data.partition.field: not set"),
         ({"partition": {"method": "field", "field": "x"}}, r"train.jsonl:1: .*'x' must hold"),
         (

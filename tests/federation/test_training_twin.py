@@ -34,14 +34,14 @@ def make_model(holds="inputs"):
 class Twin:
     """One client's adapter, trained with nothing stacked, padded or cached."""
 
-    def __init__(self, model, adapter, member, client):
-        self.model, self.client, self.member = model, client, member
+    def __init__(self, model, adapter, member, client, weigh="examples"):
+        self.model, self.client, self.member, self.weigh = model, client, member, weigh
         self.values = {k: v.clone().requires_grad_() for k, v in adapter.items()}
         self.scale = dict(
             zip(model.layout.modules, [16.0 / rank for rank in member.ranks], strict=True)
         )
 
-    def loss(self, examples):
+    def loss(self, examples, part=None):
         backbone = self.model.backbone
         inputs = backbone.tokenize(self.client.task, examples, 64)
         handles = []
@@ -60,7 +60,18 @@ class Twin:
             x = x @ self.values[f"head/{layer.name}.weight"].T
             x = x + self.values[f"head/{layer.name}.bias"]
         labels = torch.tensor([example.label for example in examples])
-        return torch.nn.functional.cross_entropy(x, labels)
+        losses = torch.nn.functional.cross_entropy(x, labels, reduction="none")
+        return sum(
+            loss * self.counts(int(label), part or self.client.train)
+            for loss, label in zip(losses, labels, strict=True)
+        ) / len(examples)
+
+    def counts(self, label, part):
+        """What an example of that label counts: each class of the part weighs as much in all."""
+        if self.weigh == "examples" or self.client.task.metric == "accuracy":
+            return 1.0
+        have = [example.label for example in part]
+        return len(have) / (len(set(have)) * have.count(label))
 
     def hook(self, name):
         def add(module, args, output):
@@ -94,7 +105,7 @@ class Twin:
                 step += 1
             if settings.early_stop:
                 with torch.no_grad():
-                    loss = float(self.loss(self.client.validation))
+                    loss = float(self.loss(self.client.validation, self.client.validation))
                 if loss < best:
                     best, waited, kept = loss, 0, copy.deepcopy(self.values)
                 else:
@@ -106,7 +117,9 @@ class Twin:
 
 def run_both(settings, sizes, holds="inputs"):
     model = make_model(holds)
-    tasks = [make_task(), make_task("shape", ("a", "b", "c")), make_task()]
+    fair = {"metric": "balanced_accuracy"}
+    tasks = [make_task(), replace(make_task("shape", ("a", "b", "c")), **fair)]
+    tasks.append(replace(make_task(), metric="matthews"))
     clients = [make_client(f"c{i}", tasks[i], train=size, seed=i) for i, size in enumerate(sizes)]
     ranks = [(1, 2, 3, 4, 5, 6), (8,) * 6, (3,) * 6]
     members = [Member(c.id, r, c.task.label_set) for c, r in zip(clients, ranks, strict=True)]
@@ -115,7 +128,7 @@ def run_both(settings, sizes, holds="inputs"):
     for client in clients:
         parts[f"{client.id}/train"] = (client.task, client.train)
         parts[f"{client.id}/validation"] = (client.task, client.validation)
-    store = ExampleStore(model, parts, 64)
+    store = ExampleStore(model, parts, 64, weigh=settings.weigh)
     lessons = [
         Lesson(c.id, store.rows(f"{c.id}/train"), store.rows(f"{c.id}/validation")) for c in clients
     ]
@@ -123,7 +136,7 @@ def run_both(settings, sizes, holds="inputs"):
     result = cohort.__class__(cohort.layout, cohort.members, fitted.stack.tensors)
     twins = []
     for client, member, lesson in zip(clients, members, lessons, strict=True):
-        twin = Twin(model, cohort.take(client.id), member, client)
+        twin = Twin(model, cohort.take(client.id), member, client, settings.weigh)
         twins.append(twin.train(settings, int(lesson.train[0])))
     return cohort, result, fitted, twins
 
@@ -166,6 +179,25 @@ def test_unequal_step_counts_and_one_early_stop():
         "one client must stop early"
     )
     check_equal(result, twins)
+
+
+def test_classes_weigh_alike_where_the_metric_minds_rare_ones():
+    """The first client's metric is accuracy, the others' are not."""
+    settings = {
+        "epochs": 4, "batch": 4, "lr": 0.05, "head_lr": 0.02, "clip": 0.05, "weight_decay": 0.1,
+        "schedule": "linear", "round_decay": 0.9, "early_stop": EarlyStop(patience=1),
+    }  # fmt: skip
+    _, plain, _, _ = run_both(TrainSettings(**settings), [10, 7, 13])
+    _, fair, fitted, twins = run_both(TrainSettings(**settings, weigh="metric"), [10, 7, 13])
+    assert fitted.steps.tolist() == [steps for _, steps, _ in twins]
+    check_equal(fair, twins)
+    apart = {
+        client: max(float((value - fair.take(client)[name]).abs().max())
+                    for name, value in plain.take(client).items())
+        for client in ("c0", "c1", "c2")
+    }  # fmt: skip
+    assert apart["c0"] == 0
+    assert min(apart["c1"], apart["c2"]) > 1e-3
 
 
 @pytest.mark.parametrize("cached", [False, True])

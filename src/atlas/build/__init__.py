@@ -218,6 +218,7 @@ def _group(
         limits=text_limits(config),
         anchor=strategy.anchor,
         keeps_best=strategy.keep_best,
+        weigh=config.train.weigh,
         margin=config.keep_margin,
         splits=fixed_splits(config, model.backbone, [holder.id for holder in holders]),
         shares=ACCEPTS if strategy.keep_best or free else (1.0,),

@@ -67,6 +67,11 @@ class TrainSettings(Settings):
     weight_decay: Annotated[float, Field(ge=0, le=1)] = 0.01
     clip: Annotated[float, Field(gt=0)] | None = 1.0
     keep_moments: bool = Field(False, description="carry optimiser moments over rounds")
+    weigh: Literal["examples", "metric"] = Field(
+        "examples",
+        description="what counts alike in the loss: examples, or classes where the task's metric "
+        "minds rare ones (every metric but accuracy)",
+    )
     anchor: Annotated[float, Field(ge=0)] = Field(
         0.1, description="pull toward the anchor: fedprox's mu, ditto's lambda"
     )
@@ -119,10 +124,10 @@ class DataSettings(Settings):
     )
     validation: Positive = Field(32, description="validation examples per client")
     test: Positive = Field(200, description="test examples per client")
-    tests: Literal["apart", "shared"] = Field(
+    tests: Literal["apart", "shared", "unseen"] = Field(
         "apart",
         description="apart: no two clients share a test example; shared: each draws from all of "
-        "its task, so that scores carry less noise",
+        "its task; unseen: also from the training data that no client holds; both for less noise",
     )
     noise: Annotated[float, Field(ge=0, le=0.5)] = Field(
         0.0, description="synthetic: share of flipped training labels"

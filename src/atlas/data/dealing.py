@@ -36,6 +36,9 @@ class _Pool:
     def only(self, kept: Sequence[int]) -> _Pool:
         return _Pool([self.records[i] for i in kept], [self.examples[i] for i in kept])
 
+    def plus(self, other: _Pool) -> _Pool:
+        return _Pool(self.records + other.records, self.examples + other.examples)
+
     def pick(self, indices: Indices) -> tuple[Example, ...]:
         return tuple(self.examples[i] for i in indices.tolist())
 
@@ -61,8 +64,8 @@ def dealt_clients(
 
     The training split is dealt by the partition and each client's share is split into training
     and validation; the test split is dealt in the same proportions. No text is dealt twice, but
-    for test texts under `data.tests: shared`, and training texts that also occur in the test split
-    are left out.
+    for test texts where `data.tests` is not `apart`, and training texts that also occur in the
+    test split are left out. No text that anyone trains or validates on is ever a test text.
 
     Raises:
         InputError: If records are bad or too few, or settings of single tasks name another task.
@@ -76,6 +79,10 @@ def dealt_clients(
     strata, test_strata, weights = _partition(task, train, test, terms, rng)
     wanted = None if terms.train is None else terms.train + terms.validation
     shares = deal(strata, weights, wanted, generator(seed, "data", task.name, "train"))
+    if terms.tests == "unseen":
+        left = _left_over(shares, len(strata))
+        test = test.plus(train.only(left))
+        test_strata = [*test_strata, *(strata[i] for i in left)]
     tests = _deal_tests(terms, test_strata, weights, generator(seed, "data", task.name, "test"))
     _check_sizes(task, terms, shares, len(strata))
     _check_tests(task, terms, tests, len(test_strata))
@@ -151,6 +158,12 @@ def _partition(
     return [number[v] for v in values], [number.get(v, -1) for v in others], weights
 
 
+def _left_over(shares: Sequence[Indices], total: int) -> list[int]:
+    """Training examples that no client holds."""
+    held = {i for share in shares for i in share.tolist()}
+    return [i for i in range(total) if i not in held]
+
+
 def _deal_tests(
     terms: _Terms, strata: Sequence[int], weights: Weights, rng: np.random.Generator
 ) -> list[Indices]:
@@ -189,7 +202,7 @@ def _check_sizes(task: Task, terms: _Terms, shares: Sequence[Indices], total: in
 
 
 def _check_tests(task: Task, terms: _Terms, tests: Sequence[Indices], total: int) -> None:
-    whose = "each of the clients" if terms.tests == "shared" else f"{len(tests)} clients"
+    whose = f"{len(tests)} clients" if terms.tests == "apart" else "each of the clients"
     for number, share in enumerate(tests, start=1):
         if len(share) < terms.test:
             raise InputError(

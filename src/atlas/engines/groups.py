@@ -14,7 +14,7 @@ from atlas.federation.evaluate import Limits
 from atlas.federation.forward import Model
 from atlas.federation.holder import Holder
 from atlas.federation.stepping import Moments
-from atlas.federation.store import ExampleStore, Part
+from atlas.federation.store import ExampleStore, Part, Weighing
 
 ACCEPTS = (0.0, 0.25, 0.5, 0.75, 1.0)
 """Shares of a mixture that validation data chooses from."""
@@ -33,6 +33,7 @@ class Group:
         limits: How much text is kept and generated.
         anchor: Who is pulled to what was held at a round's start; see `Strategy`.
         keeps_best: Whether clients end with the better of federated and alone.
+        weigh: What examples count in training and in validation losses.
         margin: Standard errors by which an adapter must lead on validation data to be clearly
             better.
         shares: How much of a mixture a client may take; where there is a choice, its validation
@@ -52,6 +53,7 @@ class Group:
     limits: Limits
     anchor: Literal["none", "start", "global"] = "none"
     keeps_best: bool = False
+    weigh: Weighing = "examples"
     margin: float = 1.0
     shares: tuple[float, ...] = (1.0,)
     accepting: Literal["unless worse", "fittest"] = "unless worse"
@@ -71,7 +73,7 @@ class Group:
             for name, holder in self.holders.items():
                 parts[f"{name}/train"] = (holder.data.task, holder.data.train)
                 parts[f"{name}/validation"] = (holder.data.task, holder.data.validation)
-            self._store = self.new_store(parts)
+            self._store = self.new_store(parts, self.weigh)
         return self._store
 
     @property
@@ -82,9 +84,9 @@ class Group:
             self._test_store = self.new_store({m.id: (m.task, m.test) for m in members})
         return self._test_store
 
-    def new_store(self, parts: Mapping[str, Part]) -> ExampleStore:
+    def new_store(self, parts: Mapping[str, Part], weigh: Weighing = "examples") -> ExampleStore:
         """A store of other examples for the same model."""
-        return ExampleStore(self.model, parts, self.limits.max_length, self.progress)
+        return ExampleStore(self.model, parts, self.limits.max_length, self.progress, weigh)
 
     def lesson(self, client: str) -> Lesson:
         """What one client trains on."""

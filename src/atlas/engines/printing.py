@@ -63,10 +63,13 @@ def _take(  # noqa: PLR0913
 
 
 def _store(group: Group, blocks: int) -> ExampleStore:
-    """A store whose prefix ends before the blocks that are looked at."""
+    """A store whose prefix ends before the blocks that are looked at.
+
+    Parts of a fingerprint weigh classes by themselves, so examples count alike here.
+    """
     depth = group.model.backbone.depth
     if group.model.first_block <= depth - blocks:
-        return group.store
+        return group.store.unweighed()
     parts: dict[str, Part] = {
         f"{name}/train": (holder.data.task, holder.data.train)
         for name, holder in group.holders.items()

@@ -24,6 +24,7 @@ class Batch:
         present: False where a row has fewer than b examples [n, b].
         labels: [n, b]; for causal tasks unused.
         targets: Expected next tokens [n, S], -100 where no loss is taken; None for labels.
+        weights: What each example's loss counts [n, b]; None if all count alike.
     """
 
     hidden: Tensor
@@ -32,6 +33,7 @@ class Batch:
     labels: Tensor
     targets: Tensor | None
     projected: tuple[Tensor, ...] = ()
+    weights: Tensor | None = None
 
     def at(self, hidden: Tensor) -> Batch:
         """The same examples with other tokens, of which no projections are known."""
@@ -43,7 +45,8 @@ class Outcome:
     """Losses and predictions per example, [n, b] each.
 
     Attributes:
-        losses: Summed over an example's answer tokens (one for classification).
+        losses: Summed over an example's answer tokens (one for classification), times what the
+            example counts.
         counts: Number of those tokens; zero where no example is present.
         predicted: Predicted label; zeros for causal tasks.
         logits: [n, b, L], -inf at padded labels; None for causal tasks.

@@ -210,5 +210,7 @@ def _classify(layout: Layout, stack: Stack, features: Tensor, batch: Batch) -> O
     losses = functional.cross_entropy(
         logits.flatten(0, 1), batch.labels.flatten(), reduction="none"
     ).reshape(batch.labels.shape)
+    if batch.weights is not None:
+        losses = losses * batch.weights.to(losses.dtype)
     counts = batch.present.to(losses.dtype)
     return Outcome(torch.where(batch.present, losses, 0.0), counts, logits.argmax(-1), logits)

@@ -10,7 +10,7 @@ import copy
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from threading import Event
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 import numpy as np
 import torch
@@ -23,12 +23,15 @@ from atlas.federation.forward import Model
 from atlas.federation.packing import Plan, pack
 from atlas.federation.prefix import Texts, run_prefix
 from atlas.federation.task import Example, Task
+from atlas.ops.metrics import example_weights
 from atlas.ops.parallel import cores_for, lending, side_by_side
 
 T = TypeVar("T")
 R = TypeVar("R")
 Part = tuple[Task, Sequence[Example]]
 Rows = NDArray[np.int64]
+Weighing = Literal["examples", "metric"]
+"""Whether examples count alike in a loss, or as in their task's metric."""
 BAND = 0.8
 """Rows with fewer tokens than this share of the longest run in a pass of their own."""
 PASS_TOKENS = 2048
@@ -56,6 +59,7 @@ class ExampleStore:
         parts: Mapping[str, Part],
         max_length: int,
         progress: Callable[[int, int], None] | None = None,
+        weigh: Weighing = "examples",
     ) -> None:
         """Tokenise every part and, if the model has a cache for it, compute the prefix."""
         self.model = model
@@ -68,6 +72,7 @@ class ExampleStore:
             count += len(examples)
         device = model.backbone.device
         self.labels = torch.tensor(labels, dtype=torch.long, device=device)
+        self.weights = _part_weights(parts).to(device) if weigh == "metric" else None
         lengths = torch.cat([inputs.mask.sum(1) for inputs in encoded])
         self.lengths = lengths.to(device)
         self._host_lengths = lengths.cpu().numpy()
@@ -99,6 +104,12 @@ class ExampleStore:
     def _with(self, model: Model) -> ExampleStore:
         other = copy.copy(self)
         other.model = model
+        return other
+
+    def unweighed(self) -> ExampleStore:
+        """The same examples, all counting alike."""
+        other = copy.copy(self)
+        other.weights = None
         return other
 
     def rows(self, part: str) -> Rows:
@@ -158,8 +169,9 @@ class ExampleStore:
             expected = self.targets[plan.source(self.offsets[chosen])]
             targets = torch.where(plan.packing.real, expected, -100)
         there = torch.from_numpy(present).to(device)
+        weights = None if self.weights is None else self.weights[chosen]
         hidden, projected = self._hidden(plan, chosen)
-        return Batch(hidden, plan.packing, there, self.labels[chosen], targets, projected)
+        return Batch(hidden, plan.packing, there, self.labels[chosen], targets, projected, weights)
 
     @torch.no_grad()
     def _hidden(self, plan: Plan, chosen: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
@@ -175,6 +187,15 @@ class ExampleStore:
         inputs = Inputs(ids, packing.mask, self.types[where] * packing.mask)
         hidden = run_prefix(self.model.backbone, inputs, self.model.first_block)
         return packing.gather(hidden), ()
+
+
+def _part_weights(parts: Mapping[str, Part]) -> Tensor:
+    """What every example counts by its task's metric and the labels of its part; 1 on average."""
+    found = []
+    for task, examples in parts.values():
+        metric = task.metric if task.kind == "classification" else "accuracy"
+        found.append(example_weights(np.array([max(0, e.label) for e in examples], int), metric))
+    return torch.from_numpy(np.concatenate(found))
 
 
 def _pack(padded: Sequence[tuple[Tensor, Tensor]], device: torch.device) -> Tensor:
