@@ -14,12 +14,14 @@ import sys
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
 from atlas.config.grid import Case
 from atlas.config.models import FederationConfig
 from atlas.jobs.study import Study, folder_name
+from atlas.runs.interrupt import stop_after_round
 
 Job = tuple[int, Case, FederationConfig]
 Say = Callable[[int, str], None]
@@ -55,26 +57,34 @@ def deal(study: Study, workers: int) -> list[list[Job]]:
 def run_apart(study: Study, folder: Path, workers: int, say: Say) -> bool:
     """Finish the study's runs in `workers` processes; False if they were stopped before.
 
+    Asked to stop, by Ctrl-C or SIGTERM, it asks the workers, which save their round and end.
+
     Raises:
         RuntimeError: If a worker failed; what the others finished is kept.
     """
     said: queue.Queue[dict[str, Any] | None] = queue.Queue()
     started = [_start(share, folder, said) for share in deal(study, workers)]
     running, stopped = len(started), False
-    try:
-        while running:
-            news = said.get()
-            if news is None:
-                running -= 1
-                continue
-            stopped |= news["said"] == "stopped"
-            say(news["number"], news["said"])
-    finally:
-        # Ctrl-C reaches the workers too; they save their round and end by themselves.
-        codes = [process.wait() for process in started]
-    if any(codes):
+    with stop_after_round(partial(_ask_to_stop, started)) as asked:
+        try:
+            while running:
+                news = said.get()
+                if news is None:
+                    running -= 1
+                    continue
+                stopped |= news["said"] == "stopped"
+                say(news["number"], news["said"])
+        finally:
+            codes = [process.wait() for process in started]
+    # Between two runs a worker has nothing to save, and the signal itself ends it.
+    if any(codes) and not asked.requested:
         raise RuntimeError(f"a worker ended with exit code {next(filter(None, codes))}")
-    return not stopped
+    return not stopped and not any(codes)
+
+
+def _ask_to_stop(workers: Sequence[subprocess.Popen[str]]) -> None:
+    for process in workers:
+        process.terminate()
 
 
 def _start(
