@@ -49,7 +49,7 @@ def test_workers_find_what_one_process_finds(tmp_path):
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_stops_workers_after_their_round_and_the_study_goes_on(tmp_path, capfd, number):
     """As `kill` or a job's time limit would, it reaches the parent alone."""
-    study = make_study("seed=0,1", "rounds=20")
+    study = make_study("seed=0", "rounds=12")
     news = []
 
     def stop_at_once(run, said):
@@ -60,12 +60,12 @@ def test_a_signal_stops_workers_after_their_round_and_the_study_goes_on(tmp_path
     assert not run_apart(study, tmp_path / study.name, 2, stop_at_once)
     assert "Traceback" not in capfd.readouterr().err
     first = [said for _, said in news]
-    assert "stopped" in first and "round 20" not in first
+    assert "stopped" in first and "round 12" not in first
     after = []
     assert run_apart(study, tmp_path / study.name, 2, lambda *said: after.append(said))
     begun = next(run for run, said in news if said == "round 1")
     # What was saved is not done again.
-    assert (begun, "round 1") not in after and (begun, "round 20") in after
+    assert (begun, "round 1") not in after and (begun, "round 12") in after
 
 
 def test_a_worker_that_cannot_run_is_told_of(tmp_path):
