@@ -77,29 +77,21 @@ def test_label_skew_is_the_same_in_train_and_test(tmp_path):
 
 
 @pytest.mark.parametrize("method", ["iid", "dirichlet", "field"])
-def test_shared_tests_are_drawn_from_the_whole_task(folder, method):
+@pytest.mark.parametrize(("tests", "size"), [("shared", 16), ("unseen", 25)])
+def test_test_texts_can_be_drawn_from_more_than_ones_own_part(folder, method, tests, size):
+    """Of 100 training texts, numbered first, three clients hold 45; 60 are in the test split."""
     partition = {"method": method, "field": "place"}
     apart = load_clients(file_config(folder, partition=partition))
-    shared = load_clients(file_config(folder, partition=partition, tests="shared", test=16))
-    assert [(c.train, c.validation) for c in shared] == [(c.train, c.validation) for c in apart]
-    assert [len(keys(c.test)) for c in shared] == [16] * 3
-    assert_no_leakage(shared)
+    drawn = load_clients(file_config(folder, partition=partition, tests=tests, test=size))
+    assert [(c.train, c.validation) for c in drawn] == [(c.train, c.validation) for c in apart]
+    assert [len(keys(c.test)) for c in drawn] == [size] * 3
+    assert_no_leakage(drawn)
     assert not keys(apart[0].test) & keys(apart[1].test)
     # Who has places of its own still shares with nobody.
-    assert bool(keys(shared[0].test) & keys(shared[1].test)) == (method != "field")
-
-
-@pytest.mark.parametrize("method", ["iid", "dirichlet", "field"])
-def test_unseen_tests_are_also_drawn_from_what_nobody_holds(folder, method):
-    """Of 100 training texts three clients hold 45; 60 are in the test split."""
-    partition = {"method": method, "field": "place"}
-    apart = load_clients(file_config(folder, partition=partition))
-    unseen = load_clients(file_config(folder, partition=partition, tests="unseen", test=25))
-    assert [(c.train, c.validation) for c in unseen] == [(c.train, c.validation) for c in apart]
-    assert [len(keys(c.test)) for c in unseen] == [25] * 3
-    assert_no_leakage(unseen)
-    numbers = {int(e.texts[0].split()[2]) for c in unseen for e in c.test}
-    assert any(n < 100 for n in numbers) and any(n >= 100 for n in numbers)
+    assert bool(keys(drawn[0].test) & keys(drawn[1].test)) == (method != "field")
+    numbers = {int(e.texts[0].split()[2]) for c in drawn for e in c.test}
+    assert any(n < 100 for n in numbers) == (tests == "unseen")
+    assert any(n >= 100 for n in numbers)
 
 
 def test_all_that_is_unseen_can_serve_every_client(folder):
