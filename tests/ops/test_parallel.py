@@ -1,6 +1,7 @@
 """Work side by side: fair hands, one core each, errors that are not lost."""
 
 import _thread
+import signal
 import threading
 
 import numpy as np
@@ -165,6 +166,15 @@ def test_after_a_failure_those_begun_end_and_no_other_begins(two_cores):
     assert torch.get_num_threads() == 2
 
 
+@pytest.fixture
+def interruptible():
+    """Ctrl-C raises, also where a shell started the tests in the background and ignores it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
 def test_an_interrupt_does_not_wait_for_the_queue(two_cores):
     halted, ended = threading.Event(), []
 
