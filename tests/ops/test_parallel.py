@@ -1,6 +1,5 @@
 """Work side by side: fair hands, one core each, errors that are not lost."""
 
-import _thread
 import signal
 import threading
 
@@ -180,7 +179,8 @@ def test_an_interrupt_does_not_wait_for_the_queue(two_cores):
 
     def job():
         if not ended:
-            _thread.interrupt_main()
+            # A signal, and to the thread that waits: it must not sleep through it.
+            signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
         ended.append(halted.wait(timeout=30))
 
     with pytest.raises(KeyboardInterrupt):

@@ -166,8 +166,8 @@ def side_by_side(jobs: Sequence[Callable[[], T]], halted: Event | None = None) -
     cores = torch.get_num_threads()
     try:
         with ThreadPoolExecutor(cores, initializer=torch.set_num_threads, initargs=(1,)) as pool:
-            begun = [pool.submit(job) for job in jobs]
             try:
+                begun = [pool.submit(job) for job in jobs]
                 for done in wait(begun, return_when=FIRST_EXCEPTION).done:
                     done.result()
             except BaseException:
