@@ -13,6 +13,8 @@ from atlas.config.relations import ClusterSettings, FingerprintSettings, Relatio
 
 CLIENT_ID = r"^[A-Za-z0-9_-]{1,64}$"
 ClientId = Annotated[str, Field(pattern=CLIENT_ID)]
+Weighing = Literal["examples", "metric"]
+"""Whether examples count alike in a loss, or as in their task's metric."""
 Metric = Literal["accuracy", "balanced_accuracy", "f1", "matthews", "exact_match", "token_f1"]
 
 
@@ -67,7 +69,7 @@ class TrainSettings(Settings):
     weight_decay: Annotated[float, Field(ge=0, le=1)] = 0.01
     clip: Annotated[float, Field(gt=0)] | None = 1.0
     keep_moments: bool = Field(False, description="carry optimiser moments over rounds")
-    weigh: Literal["examples", "metric"] = Field(
+    weigh: Weighing = Field(
         "examples",
         description="what counts alike in the loss: examples, or classes where the task's metric "
         "minds rare ones (every metric but accuracy)",

@@ -8,13 +8,14 @@ from typing import Literal
 
 import torch
 
+from atlas.config.models import Weighing
 from atlas.federation.client import Lesson
 from atlas.federation.cohort import Cohort
 from atlas.federation.evaluate import Limits
 from atlas.federation.forward import Model
 from atlas.federation.holder import Holder
 from atlas.federation.stepping import Moments
-from atlas.federation.store import ExampleStore, Part, Weighing
+from atlas.federation.store import ExampleStore, Part
 
 ACCEPTS = (0.0, 0.25, 0.5, 0.75, 1.0)
 """Shares of a mixture that validation data chooses from."""

@@ -10,13 +10,14 @@ import copy
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from threading import Event
-from typing import Literal, TypeVar
+from typing import TypeVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from atlas.config.models import Weighing
 from atlas.federation.backbone import Inputs
 from atlas.federation.batches import Batch
 from atlas.federation.forward import Model
@@ -30,8 +31,6 @@ T = TypeVar("T")
 R = TypeVar("R")
 Part = tuple[Task, Sequence[Example]]
 Rows = NDArray[np.int64]
-Weighing = Literal["examples", "metric"]
-"""Whether examples count alike in a loss, or as in their task's metric."""
 BAND = 0.8
 """Rows with fewer tokens than this share of the longest run in a pass of their own."""
 PASS_TOKENS = 2048
