@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from atlas.federation import pages
-from atlas.federation.packing import Packing, pack
+from atlas.federation.batching.packing import Packing, pack
 
 HEADS, WIDTH, LONGEST = 12, 32, 64
 LIKE = {"sst2": (25, 13), "mrpc": (52, 10), "cola": (11, 4)}

@@ -17,11 +17,11 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 from torch.utils.flop_counter import FlopCounterMode
 
-from atlas.build import build_federation
+from atlas.build.federation import build_federation
 from atlas.config.load import load_config
-from atlas.federation.message import encode
-from atlas.jobs.running import set_threads
-from atlas.ops.parallel import side_by_side
+from atlas.federation.exchange.message import encode
+from atlas.jobs.runner import set_threads
+from atlas.runs.cores import side_by_side
 
 KINDS = {
     "matrix products": ("mm", "addmm", "bmm", "baddbmm"),

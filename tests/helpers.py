@@ -5,8 +5,8 @@ import signal
 
 import numpy as np
 
-from atlas.federation.task import ClientData, Example, Task
-from atlas.ops.lowrank import rank_mask
+from atlas.federation.clients import ClientData, Example, Task
+from atlas.ops.lowrank.factors import rank_mask
 
 WORDS = ("red", "blue", "green", "round", "square", "cold", "warm", "near", "far", "old", "new")
 
@@ -42,7 +42,7 @@ def make_client(name, task=None, *, train=10, validation=6, test=8, seed=0, back
 
 def make_config(**changes):
     """Settings of a small, fast federation on the tiny backbone."""
-    from atlas.config.models import FederationConfig
+    from atlas.config.federation import FederationConfig
 
     settings = {
         "name": "small",
@@ -93,9 +93,9 @@ def stop_after(number):
 
 def reloaded(first, config):
     """A new federation of `make_clients` that goes on where `first` is, from saved clients."""
-    from atlas.build import assemble
-    from atlas.federation.message import encode
-    from atlas.federation.transport import Failure
+    from atlas.build.federation import assemble
+    from atlas.federation.exchange.message import encode
+    from atlas.federation.exchange.transport import Failure
 
     blobs = first.engine.ask("save", dict.fromkeys(first.holders, encode({}, {})))
     second = assemble(config, make_clients())

@@ -9,7 +9,7 @@ import torch
 from atlas.cli import app
 from atlas.config.load import load_config, preset_names
 from atlas.federation.rounds import run_round
-from atlas.federation.strategy import STRATEGIES, View
+from atlas.federation.strategies.base import STRATEGIES, View
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -32,10 +32,10 @@ def test_every_file_and_link_named_is_there():
 
 
 def test_the_example_strategy_is_one_file_and_one_line(monkeypatch):
-    from atlas.build import assemble
+    from atlas.build.federation import assemble
     from tests.helpers import make_clients, make_config
 
-    monkeypatch.setattr("atlas.federation.strategy.STRATEGIES", dict(STRATEGIES))
+    monkeypatch.setattr("atlas.federation.strategies.base.STRATEGIES", dict(STRATEGIES))
     code = re.search(r"```python\n(.*?)```", README, flags=re.DOTALL).group(1)
     scope = {}
     exec(compile(code, "neighbours.py", "exec"), scope)  # the README's own text
@@ -56,7 +56,7 @@ def test_every_shipped_config_loads_in_both_sizes(name, size, monkeypatch):
 
 
 def test_the_example_of_own_clients_runs(monkeypatch, tmp_path):
-    from atlas.jobs.run import start_run
+    from atlas.jobs.federation.run import start_run
 
     monkeypatch.chdir(ROOT)
     config = load_config("examples/clients/clients.yaml", ["backbone.name=tiny", "size=quick"])

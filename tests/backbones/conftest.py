@@ -24,8 +24,8 @@ from transformers import (
 
 from atlas.backbones.load import load_backbone
 from atlas.backbones.tiny import build_tiny, build_tiny_causal
-from atlas.federation.backbone import ACTIVATIONS
-from atlas.federation.task import Example, Task
+from atlas.federation.batching.backbone import ACTIVATIONS
+from atlas.federation.clients import Example, Task
 from tests.backbones.omega_helpers import make_model
 
 ENCODER = {"vocab_size": 261, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}

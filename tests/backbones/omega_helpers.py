@@ -2,7 +2,7 @@
 
 import torch
 
-from atlas.backbones.omega import AtlasConfig, AtlasForCausalLM
+from atlas.backbones.memory_lm import AtlasConfig, AtlasForCausalLM
 from atlas.backbones.tiny import build_tiny_causal
 
 SMALL = {

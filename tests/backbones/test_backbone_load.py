@@ -14,7 +14,7 @@ from transformers.utils import logging as transformers_logging
 from atlas.backbones.load import load_backbone
 from atlas.backbones.vocabulary import read_sentencepiece
 from atlas.errors import InputError
-from atlas.federation.task import Example
+from atlas.federation.clients import Example
 
 
 def test_the_same_request_gives_the_same_object(checkpoint):

@@ -8,7 +8,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
 
 from atlas.backbones.load import load_backbone
-from atlas.federation.backbone import Backbone
+from atlas.federation.batching.backbone import Backbone
 
 ENCODERS = ["bert", "bert-bare", "distilbert", "mpnet"]
 CAUSALS = ["llama", "qwen2", "qwen2-window", "qwen3", "mistral"]

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from atlas.federation.changes import Change, Projected
-from atlas.federation.packing import pack
+from atlas.federation.adapters.lora_hooks import Change, Projected
+from atlas.federation.batching.packing import pack
 
 ENCODERS = ["bert", "bert-bare", "distilbert", "mpnet"]
 CAUSALS = ["llama", "qwen2", "qwen2-window", "qwen3", "mistral"]

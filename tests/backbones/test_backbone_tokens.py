@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from atlas.backbones.load import load_backbone
-from atlas.backbones.tokens import (
+from atlas.backbones.tokenizer import (
     Specials,
     causal_row,
     pad_rows,
@@ -16,7 +16,7 @@ from atlas.backbones.tokens import (
     tokenizer_identity,
 )
 from atlas.errors import InputError
-from atlas.federation.task import Example
+from atlas.federation.clients import Example
 
 FULL = Specials(pad=0, bos=1, eos=2)
 BARE = Specials(pad=9, bos=None, eos=None)

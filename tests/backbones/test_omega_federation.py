@@ -7,12 +7,12 @@ from transformers import AutoModelForCausalLM, AutoModelForSequenceClassificatio
 
 from atlas.backbones.export import export_adapter, load_adapter, merge_adapter
 from atlas.backbones.load import load_backbone
-from atlas.build import assemble
+from atlas.build.federation import assemble
 from atlas.errors import InputError
-from atlas.federation.message import decode, encode
-from atlas.federation.packing import pack
+from atlas.federation.batching.packing import pack
+from atlas.federation.clients import ClientData, Example, Task
+from atlas.federation.exchange.message import decode, encode
 from atlas.federation.rounds import run_round
-from atlas.federation.task import ClientData, Example, Task
 from tests.backbones.omega_helpers import off, save_backbone
 from tests.helpers import make_client, make_config
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from atlas.backbones.omega import AtlasCache
+from atlas.backbones.memory_lm import AtlasCache
 from atlas.errors import InputError
 from tests.backbones.omega_helpers import KINDS, draw_ids, make_model, off
 

@@ -8,10 +8,10 @@ from peft import LoraConfig, get_peft_model
 from torch.nn.functional import cross_entropy
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSequenceClassification
 
-from atlas.backbones.omega import AtlasConfig, AtlasForCausalLM, AtlasForSequenceClassification
-from atlas.backbones.omega.sizes import omega_300m, small, without_memory
+from atlas.backbones.memory_lm import AtlasConfig, AtlasForCausalLM, AtlasForSequenceClassification
+from atlas.backbones.memory_lm.sizes import omega_300m, small, without_memory
 from atlas.data.recall import RecallTask, draw_recall
-from atlas.memory.gates import Floors
+from atlas.memory.layer.gates import Floors
 from tests.backbones.omega_helpers import KINDS, SMALL, draw_ids, make_model, off
 
 

@@ -17,9 +17,9 @@ from atlas.bench.federation_clients import (
 from atlas.bench.federation_work import CONFIG
 from atlas.bench.peers.atlas_run import RULE
 from atlas.bench.result import Bench
-from atlas.build import build_federation
+from atlas.build.federation import build_federation
 from atlas.config.load import load_resolved_federation
-from atlas.federation.strategy import STRATEGIES
+from atlas.federation.strategies.base import STRATEGIES
 from tests.helpers import make_config
 
 MB = 2**20

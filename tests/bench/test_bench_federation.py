@@ -24,7 +24,7 @@ from atlas.bench.peers import atlas_run, peft_loop
 from atlas.bench.peers.rounds import Round, RoundLog, read_rounds
 from atlas.bench.result import save_bench
 from atlas.data.clients import load_clients
-from atlas.federation.strategy import STRATEGIES, identity
+from atlas.federation.strategies.base import STRATEGIES, identity
 from tests.helpers import make_config
 
 CHOICES = ["a red door", "one blue house", "green"]

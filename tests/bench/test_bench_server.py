@@ -16,7 +16,7 @@ from atlas.bench.server import (
     slope,
 )
 from atlas.bench.server_clients import Case, make, shelves
-from atlas.config.relations import ClusterSettings
+from atlas.config.plan import ClusterSettings
 from atlas.errors import InputError
 
 SMALL = [Case(n, 2, 2, 12, 32) for n in (80, 160)]

@@ -7,7 +7,7 @@ import pytest
 from atlas.bench import startup
 from atlas.bench.startup import find_commands, find_ratios, seconds_of
 from atlas.report.bench_plots import OTHERS, draw_bars, draw_federation, draw_startup
-from atlas.report.drawing import PALETTE, new_figure
+from atlas.report.figures.drawing import PALETTE, new_figure
 
 
 def test_every_command_is_timed_after_one_call_that_is_not_counted(monkeypatch, tmp_path):

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 import atlas
+from atlas.config.federation import FederationConfig
 from atlas.config.load import dump_config, load_config, load_resolved, preset_names
-from atlas.config.models import FederationConfig
 from atlas.config.reading import parse_mapping, parse_yaml, to_yaml
 from atlas.errors import InputError
 
@@ -207,8 +207,8 @@ def test_reading_settings_imports_no_torch():
     code = (
         f"import sys; sys.path.insert(0, {source!r})\n"
         "import atlas.config.load, atlas.runs.seeds, atlas.runs.folder, atlas.runs.events\n"
-        "import atlas.runs.summary, atlas.runs.machine, atlas.runs.interrupt\n"
-        "atlas.runs.machine.machine_facts(); atlas.runs.summary.schema()\n"
+        "import atlas.runs.summary, atlas.runs.process, atlas.runs.interrupt\n"
+        "atlas.runs.process.machine_facts(); atlas.runs.summary.schema()\n"
         "heavy = {'torch', 'transformers', 'peft'} & sys.modules.keys()\n"
         "assert not heavy, heavy\n"
     )

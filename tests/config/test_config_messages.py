@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from atlas.config.explain import nearest
 from atlas.config.load import load_config, load_resolved
+from atlas.config.messages import nearest
 from atlas.errors import InputError
 
 BASE = "rounds: 3\nclients: [{id: a, task: t, data: d}]\n"

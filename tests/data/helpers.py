@@ -2,7 +2,7 @@
 
 import json
 
-from atlas.config.models import FederationConfig
+from atlas.config.federation import FederationConfig
 from atlas.data.examples import text_key
 
 

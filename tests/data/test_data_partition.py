@@ -10,7 +10,7 @@ from atlas.data.partition import (
     split_client,
 )
 from atlas.errors import InputError
-from atlas.federation.task import Example
+from atlas.federation.clients import Example
 
 
 def rng(seed=0):

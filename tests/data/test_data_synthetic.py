@@ -3,7 +3,7 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from atlas.config.models import DataSettings
+from atlas.config.federation import DataSettings
 from atlas.data.grammar import order, paraphrase, sentiment
 from atlas.data.lexicon import BAD, DOMAINS, GOOD
 from atlas.data.synthetic import MAKERS, synthetic_clients, task_domains

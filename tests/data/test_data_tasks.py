@@ -1,10 +1,10 @@
 import pytest
 
-from atlas.config.models import TaskSettings
+from atlas.config.federation import TaskSettings
 from atlas.data.examples import read_example, text_key
 from atlas.data.tasks import TASKS, find_task, task_registry
 from atlas.errors import InputError
-from atlas.federation.task import Example, Task
+from atlas.federation.clients import Example, Task
 
 METRICS = {
     "sst2": "accuracy",

@@ -3,19 +3,19 @@
 import pytest
 import torch
 
-from atlas.build import assemble
-from atlas.engines import training
-from atlas.engines.delivery import final_cohort, validate
+from atlas.build.federation import assemble
+from atlas.engines.local import fit as training
+from atlas.engines.local.deliver import final_cohort, validate
 from atlas.errors import InputError
-from atlas.federation.client import Clock, Course, fit
-from atlas.federation.cohort import adapter_sha256
-from atlas.federation.forward import stack_cohorts
-from atlas.federation.message import decode, encode
+from atlas.federation.adapters.cohort import adapter_sha256
+from atlas.federation.batching.forward import stack_cohorts
+from atlas.federation.exchange.message import decode, encode
+from atlas.federation.exchange.transport import Failure
 from atlas.federation.rounds import run_round
-from atlas.federation.stepping import Anchor
-from atlas.federation.transport import Failure
+from atlas.federation.training.loop import Clock, Course, fit
+from atlas.federation.training.step import Anchor
 from atlas.ops.anchor import pull
-from atlas.ops.lowrank import delta
+from atlas.ops.lowrank.factors import delta
 from atlas.ops.optim import BETA1
 from tests.helpers import make_clients, make_config, reloaded
 

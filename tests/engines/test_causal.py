@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 import torch
 
-from atlas.build import assemble
+from atlas.build.federation import assemble
 from atlas.errors import InputError
 from atlas.federation import answering
-from atlas.federation.evaluate import majority_scores, score_choices
-from atlas.federation.message import decode, encode
+from atlas.federation.clients import ClientData, Example, Task
+from atlas.federation.exchange.message import decode, encode
 from atlas.federation.rounds import run_round
-from atlas.federation.task import ClientData, Example, Task
+from atlas.federation.training.evaluate import majority_scores, score_choices
 from tests.helpers import make_client, make_config
 
 ECHO = Task("echo", "causal", ("q",), "a", metric="exact_match", prompt="Q: {q} A:")
@@ -117,8 +117,8 @@ def test_a_causal_task_on_an_encoder_is_refused():
 def test_generation_sees_the_adapter():
     federation = assemble(causal_config(), [client("e1", ECHO, free, 1)])
     group = federation.engine.groups[0]
-    from atlas.federation.evaluate import generate_answers
-    from atlas.federation.forward import stack_cohorts
+    from atlas.federation.batching.forward import stack_cohorts
+    from atlas.federation.training.evaluate import generate_answers
 
     stack = stack_cohorts([group.arms["held"]])
     plain = generate_answers(group.model, stack, ["Q: ab A:"], 4)

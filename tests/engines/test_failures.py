@@ -2,11 +2,11 @@
 
 import pytest
 
-from atlas.build import assemble
-from atlas.engines import local
-from atlas.federation.cohort import adapter_sha256
-from atlas.federation.message import encode
-from atlas.federation.transport import Failure
+from atlas.build.federation import assemble
+from atlas.engines.local import engine as local
+from atlas.federation.adapters.cohort import adapter_sha256
+from atlas.federation.exchange.message import encode
+from atlas.federation.exchange.transport import Failure
 from tests.helpers import make_clients, make_config
 
 

@@ -6,17 +6,17 @@ from dataclasses import replace
 import pytest
 import torch
 
-from atlas.build import assemble
-from atlas.engines.delivery import validate
+from atlas.build.federation import assemble
+from atlas.engines.local.deliver import validate
 from atlas.engines.merging import whole_adapter
 from atlas.errors import InputError
-from atlas.federation.cohort import adapter_sha256, initial_cohort
-from atlas.federation.deliver import pack_mixtures, unpack_mixtures
-from atlas.federation.evaluate import generate_answers, score_labels
-from atlas.federation.forward import run, stack_cohorts
-from atlas.federation.message import decode, encode
+from atlas.federation.adapters.cohort import adapter_sha256, initial_cohort
+from atlas.federation.batching.forward import run, stack_cohorts
+from atlas.federation.exchange.message import decode, encode
+from atlas.federation.exchange.transport import Failure
+from atlas.federation.mixing.deliver import pack_mixtures, unpack_mixtures
 from atlas.federation.rounds import run_round
-from atlas.federation.transport import Failure
+from atlas.federation.training.evaluate import generate_answers, score_labels
 from tests.engines import test_causal as causal
 from tests.federation.test_rounds import hashes, play
 from tests.federation.test_unequal_ranks import UNEQUAL, change

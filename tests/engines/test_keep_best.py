@@ -7,16 +7,16 @@ import numpy as np
 import pytest
 import torch
 
-from atlas.build import assemble
+from atlas.build.federation import assemble
 from atlas.engines import choosing
 from atlas.engines.choosing import blend, choose_best, clearly_better, fitness
-from atlas.engines.delivery import better_alone, final_cohort, validate
-from atlas.engines.groups import ACCEPTS
-from atlas.federation.cohort import adapter_sha256
-from atlas.federation.deliver import Taken
-from atlas.federation.message import encode
+from atlas.engines.local.deliver import better_alone, final_cohort, validate
+from atlas.engines.local.groups import ACCEPTS
+from atlas.federation.adapters.cohort import adapter_sha256
+from atlas.federation.exchange.message import encode
+from atlas.federation.mixing.deliver import Taken
 from atlas.federation.rounds import run_round
-from atlas.ops.lowrank import delta
+from atlas.ops.lowrank.factors import delta
 from tests.helpers import make_clients, make_config
 
 ARMS = ("held", "shadow")

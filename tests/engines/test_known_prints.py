@@ -5,12 +5,12 @@ from dataclasses import replace
 import pytest
 import torch
 
-from atlas.build import assemble
-from atlas.config.relations import FingerprintSettings
-from atlas.engines import printing
+from atlas.build.federation import assemble
+from atlas.config.plan import FingerprintSettings
 from atlas.engines.known_prints import KnownPrints, print_key
-from atlas.federation.client import Clock
-from atlas.federation.fingerprint import Print
+from atlas.engines.local import fingerprint as printing
+from atlas.federation.fingerprints.take import Print
+from atlas.federation.training.loop import Clock
 from tests.helpers import make_client, make_config
 
 SETTINGS = FingerprintSettings(sketch=32, folds=2)

@@ -11,7 +11,7 @@ TRAINED = """
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from atlas.config.load import load_config
-from atlas.jobs.run import start_run
+from atlas.jobs.federation.run import start_run
 
 class Enough(Exception):
     pass
@@ -42,7 +42,7 @@ def test_running_a_federation_imports_neither_clustering_nor_drawing():
 
 
 def test_clustering_is_imported_where_it_is_called():
-    call = "from atlas.ops.clusters import adjusted_rand as f; f([0, 1], [0, 1])"
+    call = "from atlas.ops.clustering.clusters import adjusted_rand as f; f([0, 1], [0, 1])"
     assert "sklearn" in imported(call)
 
 

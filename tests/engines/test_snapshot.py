@@ -3,11 +3,11 @@
 import pytest
 import torch
 
-from atlas.build import assemble
-from atlas.federation.cohort import adapter_sha256
-from atlas.federation.message import decode, encode
+from atlas.build.federation import assemble
+from atlas.federation.adapters.cohort import adapter_sha256
+from atlas.federation.exchange.message import decode, encode
+from atlas.federation.exchange.transport import Failure
 from atlas.federation.rounds import run_round
-from atlas.federation.transport import Failure
 from tests.helpers import make_clients, make_config, reloaded
 
 

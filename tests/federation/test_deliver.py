@@ -7,18 +7,18 @@ from dataclasses import replace
 import pytest
 import torch
 
-from atlas.federation.backbone import HeadLayer
-from atlas.federation.cohort import Layout, Member, adapter_sha256, initial_cohort
-from atlas.federation.deliver import (
+from atlas.federation.adapters.cohort import Layout, Member, adapter_sha256, initial_cohort
+from atlas.federation.batching.backbone import HeadLayer
+from atlas.federation.exchange.message import Message, MessageError, decode, encode
+from atlas.federation.mixing.deliver import (
     Taken,
     deliver,
     effective_weights,
     pack_mixtures,
     unpack_mixtures,
 )
-from atlas.federation.desk import Desk, ServerState
-from atlas.federation.message import Message, MessageError, decode, encode
-from atlas.federation.strategy import Strategy, identity
+from atlas.federation.server import Desk, ServerState
+from atlas.federation.strategies.base import Strategy, identity
 
 LAYOUT = Layout("law", ("m0",), ((5, 4),), (HeadLayer("classifier", 5, 0, True, "identity"),), 16.0)
 NAMES = ("c0", "c1", "c2")

@@ -9,17 +9,17 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from atlas.build import assemble
-from atlas.config.relations import FingerprintSettings
-from atlas.engines.printing import print_group
-from atlas.federation import fingerprint
-from atlas.federation.client import Clock, Course, Lesson, fit
-from atlas.federation.cohort import adapter_sha256
-from atlas.federation.fingerprint import fold_examples, print_shapes, take_print
-from atlas.federation.forward import stack_cohorts
-from atlas.federation.guard import Expected, Refusal, check_reply
-from atlas.federation.message import encode
-from atlas.federation.task import ClientData, Example, Task
+from atlas.build.federation import assemble
+from atlas.config.plan import FingerprintSettings
+from atlas.engines.local.fingerprint import print_group
+from atlas.federation.adapters.cohort import adapter_sha256
+from atlas.federation.batching.forward import stack_cohorts
+from atlas.federation.clients import ClientData, Example, Task
+from atlas.federation.exchange.guard import Expected, Refusal, check_reply
+from atlas.federation.exchange.message import encode
+from atlas.federation.fingerprints import take as fingerprint
+from atlas.federation.fingerprints.take import fold_examples, print_shapes, take_print
+from atlas.federation.training.loop import Clock, Course, Lesson, fit
 from atlas.ops.sketch import count_sketch
 from atlas.runs.seeds import generator
 from tests.helpers import make_client, make_clients, make_config

@@ -4,16 +4,17 @@ import pytest
 import torch
 
 from atlas.backbones.load import load_backbone
-from atlas.engines.groups import Group
-from atlas.federation import fitting, store
-from atlas.federation.client import Clock, Course, fit
-from atlas.federation.evaluate import predict_rows
-from atlas.federation.fitting import fit_on_cores
-from atlas.federation.forward import adapters_active, stack_cohorts
-from atlas.federation.message import encode
-from atlas.federation.stepping import Anchor, fresh_moments
-from atlas.federation.transport import Failure
-from atlas.ops.parallel import side_by_side
+from atlas.engines.local.groups import Group
+from atlas.federation.batching import store
+from atlas.federation.batching.forward import adapters_active, stack_cohorts
+from atlas.federation.exchange.message import encode
+from atlas.federation.exchange.transport import Failure
+from atlas.federation.training import parallel as fitting
+from atlas.federation.training.evaluate import predict_rows
+from atlas.federation.training.loop import Clock, Course, fit
+from atlas.federation.training.parallel import fit_on_cores
+from atlas.federation.training.step import Anchor, fresh_moments
+from atlas.runs.cores import side_by_side
 from tests.federation.test_split import assemble, settings
 from tests.helpers import make_client
 
@@ -159,7 +160,7 @@ def test_progress_counts_the_steps_of_all(two_cores):
 
 def test_predictions_on_two_cores_equal_those_of_one(two_cores, shared, monkeypatch):
     group, _ = make_group()
-    monkeypatch.setattr("atlas.federation.store.PASS_TOKENS", 40)
+    monkeypatch.setattr("atlas.federation.batching.store.PASS_TOKENS", 40)
     stack = stack_cohorts([group.arms["held"]])
     picks = [group.store.rows(f"{client}/train") for client in group.holders]
     found = predict_rows(group.store, stack, picks)

@@ -5,11 +5,11 @@ from dataclasses import replace
 import pytest
 import torch
 
-from atlas.build import assemble
+from atlas.build.federation import assemble
 from atlas.config.capacity import RankSettings
-from atlas.engines.capacity import take_ranks, tell_capacity, trial_bytes
+from atlas.engines.local.capacity import take_ranks, tell_capacity, trial_bytes
 from atlas.engines.measure import peak_bytes
-from atlas.federation.footprint import Workload, client_need
+from atlas.federation.capacity.cost import Workload, client_need
 from tests.helpers import make_client, make_config
 
 ALL = ["query", "key", "value", "output", "up", "down"]

@@ -2,16 +2,16 @@
 
 import pytest
 
-from atlas.build import assemble
 from atlas.build.devices import deal_devices
+from atlas.build.federation import assemble
 from atlas.config.capacity import MB, PROFILES, RankSettings
-from atlas.engines import local
+from atlas.engines.local import engine as local
 from atlas.errors import InputError
-from atlas.federation.desk import ignore
-from atlas.federation.granting import Texts, grant
+from atlas.federation.capacity.grant import Texts, grant
 from atlas.federation.importance import importance_of, loss_norms
-from atlas.federation.planning import make_plan
-from atlas.jobs.run import resume_run, start_run
+from atlas.federation.prepare import make_plan
+from atlas.federation.server import ignore
+from atlas.jobs.federation.run import resume_run, start_run
 from tests.helpers import make_client, make_config, make_task, stop_after
 
 ALL = ["query", "key", "value", "output", "up", "down"]

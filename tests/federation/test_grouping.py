@@ -6,13 +6,19 @@ import numpy as np
 import pytest
 import torch
 
-from atlas.config.relations import ClusterSettings, FingerprintSettings
-from atlas.federation import grouping
-from atlas.federation.grouping import Clusters, describe, group_clients, rotations, try_splits
-from atlas.federation.planned import cluster_warnings, describe_clusters
-from atlas.federation.prints import compare_prints
-from atlas.ops.clusters import adjusted_rand, canonical, score_partition
-from atlas.ops.stability import LEVEL
+from atlas.config.plan import ClusterSettings, FingerprintSettings
+from atlas.federation.fingerprints import clusters as grouping
+from atlas.federation.fingerprints.clusters import (
+    Clusters,
+    describe,
+    group_clients,
+    rotations,
+    try_splits,
+)
+from atlas.federation.fingerprints.compare import compare_prints
+from atlas.federation.fingerprints.planned import cluster_warnings, describe_clusters
+from atlas.ops.clustering.clusters import adjusted_rand, canonical, score_partition
+from atlas.ops.clustering.stability import LEVEL
 
 WIDTH, FOLDS = 64, 8
 

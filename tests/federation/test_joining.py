@@ -3,10 +3,10 @@
 import pytest
 import torch
 
-from atlas.config.relations import RelationSettings
-from atlas.federation.joining import OUTSIDE, find_place
-from atlas.federation.prints import Prints
-from atlas.ops.affinity import unit_rows
+from atlas.config.plan import RelationSettings
+from atlas.federation.fingerprints.compare import Prints
+from atlas.federation.newcomer import OUTSIDE, find_place
+from atlas.ops.graph.affinity import unit_rows
 
 PLACES = {"a1": (10, 1), "a2": (10, 0), "a3": (10, -1), "b1": (1, 10), "b2": (-1, 10)}
 CLUSTERS = {"a1": 0, "a2": 0, "a3": 0, "b1": 1, "b2": 1}

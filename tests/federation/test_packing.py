@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from atlas.federation.packing import ALIGNED, pack
+from atlas.federation.batching.packing import ALIGNED, pack
 
 
 def example(seed, rows=3, texts=4, absent=True):

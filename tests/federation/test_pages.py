@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from atlas.federation import pages as pages_module
-from atlas.federation.packing import pack
+from atlas.federation.batching.packing import pack
 from atlas.federation.pages import lay_out
 
 

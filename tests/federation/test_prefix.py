@@ -7,14 +7,14 @@ import pytest
 import torch
 
 from atlas.backbones.load import load_backbone
-from atlas.build import build_federation
+from atlas.build.federation import build_federation
 from atlas.build.models import HOST_MB
 from atlas.errors import InputError
-from atlas.federation import slabs
-from atlas.federation.backbone import Inputs
-from atlas.federation.forward import run, stack_cohorts
-from atlas.federation.prefix import PrefixCache, Texts, run_prefix
-from atlas.federation.slabs import Slabs
+from atlas.federation.batching import spill as slabs
+from atlas.federation.batching.backbone import Inputs
+from atlas.federation.batching.forward import run, stack_cohorts
+from atlas.federation.batching.prefix_cache import PrefixCache, Texts, run_prefix
+from atlas.federation.batching.spill import Slabs
 from tests.helpers import make_config
 
 CPU = torch.device("cpu")

@@ -5,9 +5,9 @@ import pytest
 import torch
 from sklearn.metrics import silhouette_score
 
-from atlas.config.relations import FingerprintSettings
-from atlas.federation import prints as module
-from atlas.federation.prints import LEAST_RELIABLE, PartFacts, Prints, compare_prints
+from atlas.config.plan import FingerprintSettings
+from atlas.federation.fingerprints import compare as module
+from atlas.federation.fingerprints.compare import LEAST_RELIABLE, PartFacts, Prints, compare_prints
 
 WIDTH = 96
 FOLDS = 6

@@ -9,22 +9,22 @@ import pytest
 import torch
 
 from atlas.backbones.tiny import build_tiny
-from atlas.build import assemble
-from atlas.config.relations import ClusterSettings, FingerprintSettings, RelationSettings
+from atlas.build.federation import assemble
+from atlas.config.plan import ClusterSettings, FingerprintSettings, RelationSettings
 from atlas.federation import strategies
-from atlas.federation.backbone import HeadLayer
-from atlas.federation.cohort import Layout, Member, initial_cohort
-from atlas.federation.desk import ServerState
-from atlas.federation.message import decode, encode
-from atlas.federation.mixture import mix_cohort
+from atlas.federation.adapters.cohort import Layout, Member, initial_cohort
+from atlas.federation.batching.backbone import HeadLayer
+from atlas.federation.exchange.message import decode, encode
+from atlas.federation.fingerprints.planned import Planned, describe_planned, plan_cohort
+from atlas.federation.mixing.apply import mix_cohort
 from atlas.federation.plan import Plan
-from atlas.federation.planned import Planned, describe_planned, plan_cohort
-from atlas.federation.planning import make_plan
+from atlas.federation.prepare import make_plan
 from atlas.federation.relate import ALPHAS, choices, relate, view_of
-from atlas.federation.relations import affinity, cluster_mean, diffusion, neighbours
-from atlas.federation.strategy import Strategy, View, find_strategy
-from atlas.ops.affinity import unit_rows
-from atlas.ops.mixing import check_mixing, mix_rows
+from atlas.federation.server import ServerState
+from atlas.federation.strategies.base import Strategy, View, find_strategy
+from atlas.federation.strategies.relations import affinity, cluster_mean, diffusion, neighbours
+from atlas.ops.graph.affinity import unit_rows
+from atlas.ops.lowrank.mixing import check_mixing, mix_rows
 from tests.helpers import make_clients, make_config
 
 assert strategies.__all__

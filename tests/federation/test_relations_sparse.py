@@ -7,17 +7,15 @@ import numpy as np
 import pytest
 import torch
 
-from atlas.build import assemble
-from atlas.config.relations import ClusterSettings, FingerprintSettings, RelationSettings
-from atlas.federation.cohort import Member, initial_cohort
-from atlas.federation.deliver import Mixing, describe_mixing
-from atlas.federation.desk import ServerState
-from atlas.federation.mixture import mix_cohort, same_labels
+from atlas.build.federation import assemble
+from atlas.config.plan import ClusterSettings, FingerprintSettings, RelationSettings
+from atlas.federation.adapters.cohort import Member, initial_cohort
+from atlas.federation.fingerprints.planned import plan_cohort
+from atlas.federation.mixing.apply import mix_cohort, same_labels
+from atlas.federation.mixing.deliver import Mixing, describe_mixing
 from atlas.federation.plan import Plan
-from atlas.federation.planned import LARGEST_LOGGED, plan_cohort
-from atlas.federation.planning import make_plan
+from atlas.federation.prepare import make_plan
 from atlas.federation.relate import ALPHAS, relate, view_of
-from atlas.federation.relations import cluster_mean, diffusion
 from atlas.federation.relations_sparse import (
     scaled_cluster_mean,
     scaled_diffusion,
@@ -25,14 +23,16 @@ from atlas.federation.relations_sparse import (
     sparse_diffusion,
 )
 from atlas.federation.rounds import run_round
-from atlas.federation.strategy import find_strategy
+from atlas.federation.server import ServerState
+from atlas.federation.strategies.base import find_strategy
+from atlas.federation.strategies.relations import cluster_mean, diffusion
 from atlas.federation.weights import identity, keeps_own, same
-from atlas.ops.mixing import restrict
-from atlas.ops.sparse import SharedRows
+from atlas.ops.graph.sparse_rows import LARGEST_DENSE, SharedRows
+from atlas.ops.lowrank.mixing import restrict
 from tests.federation.test_relations import LAYOUT, make_view, random_rows
 from tests.helpers import make_client, make_config, make_task
 
-MANY = LARGEST_LOGGED + 26
+MANY = LARGEST_DENSE + 26
 SETTINGS = [
     {"nearest": count, "affinity": name, "cross": cross, "singletons": rule}
     for count, name, cross, rule in product(
@@ -72,7 +72,7 @@ def test_neighbours_alpha_and_eta_change_the_graph():
 
 
 def test_few_clients_have_a_matrix_and_many_have_rows():
-    few, many = (view_of_many(n, True) for n in (LARGEST_LOGGED, LARGEST_LOGGED + 1))
+    few, many = (view_of_many(n, True) for n in (LARGEST_DENSE, LARGEST_DENSE + 1))
     for relation in (scaled_diffusion, scaled_cluster_mean):
         assert isinstance(relation(few), torch.Tensor)
         assert isinstance(relation(many), SharedRows)
@@ -176,7 +176,7 @@ def test_a_round_of_many_delivers_what_w_says():
     tasks = make_task(), make_task("shape", ("flat", "round"))
     clients = [
         make_client(f"c{i:03d}", tasks[i % 2], train=4, validation=1, test=1, seed=i)
-        for i in range(LARGEST_LOGGED + 2)
+        for i in range(LARGEST_DENSE + 2)
     ]
     config = make_config(strategy="mira", fingerprint={"sketch": 32, "folds": 2})
     federation = assemble(config, clients)

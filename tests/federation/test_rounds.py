@@ -5,12 +5,12 @@ from collections import Counter
 import pytest
 import torch
 
-from atlas.build import assemble
-from atlas.federation.cohort import adapter_sha256
-from atlas.federation.deliver import unpack_mixtures
-from atlas.federation.message import decode, encode
+from atlas.build.federation import assemble
+from atlas.federation.adapters.cohort import adapter_sha256
+from atlas.federation.exchange.message import decode, encode
+from atlas.federation.exchange.transport import Failure
+from atlas.federation.mixing.deliver import unpack_mixtures
 from atlas.federation.rounds import run_round, sample_clients
-from atlas.federation.transport import Failure
 from tests.helpers import make_clients, make_config
 
 
@@ -270,7 +270,7 @@ def test_a_round_that_nobody_answers_takes_no_mixture_back():
 def test_reach_says_whether_absent_clients_receive(monkeypatch):
     from dataclasses import replace
 
-    from atlas.federation.strategy import STRATEGIES
+    from atlas.federation.strategies.base import STRATEGIES
 
     near = replace(STRATEGIES["fedavg"], name="near", reach="present")
     monkeypatch.setitem(STRATEGIES, "near", near)
@@ -343,7 +343,7 @@ def test_clients_that_were_not_asked_are_sent_nothing_under_local():
     ],
 )
 def test_a_client_that_blows_up_once_is_back_in_the_next_round(changes, monkeypatch):
-    from atlas.engines import training
+    from atlas.engines.local import fit as training
 
     train = training.fit_on_cores
 

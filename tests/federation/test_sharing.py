@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 import torch
 
-from atlas.federation import sharing, store
-from atlas.federation.forward import run, stack_cohorts
+from atlas.federation import sharing
+from atlas.federation.batching import store
+from atlas.federation.batching.forward import run, stack_cohorts
 from atlas.federation.sharing import deal_texts, shared_gradients
-from atlas.ops.parallel import side_by_side
+from atlas.runs.cores import side_by_side
 from tests.federation.test_fitting import make_group
 
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from atlas.errors import InputError
-from atlas.federation.shelf import Shelf, Spec
+from atlas.federation.state.disk import Shelf, Spec
 
 CLIENTS = [f"c{i}" for i in range(7)]
 SPECS = {"lora_a/m": Spec((2, 3)), "head/x.bias": Spec((4,), "float64"), "ranks": Spec((), "int64")}
@@ -100,7 +100,7 @@ KILLED = """
 import os, signal, sys, torch
 from pathlib import Path
 from atlas.federation import shelf as module
-from atlas.federation.shelf import Shelf
+from atlas.federation.state.disk import Shelf
 shelf, moment = Shelf(Path(sys.argv[1])), sys.argv[2]
 end = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
 old = shelf.latest()

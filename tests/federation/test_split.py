@@ -3,15 +3,15 @@
 import pytest
 import torch
 
-from atlas.build import assemble
+from atlas.build.federation import assemble
 from atlas.errors import InputError
-from atlas.federation.client import Clock, Course, fit
-from atlas.federation.desk import ignore
-from atlas.federation.forward import stack_cohorts
-from atlas.federation.message import encode
-from atlas.federation.planning import make_plan
+from atlas.federation.batching.forward import stack_cohorts
+from atlas.federation.exchange.message import encode
+from atlas.federation.prepare import make_plan
 from atlas.federation.rounds import run_rounds
-from atlas.federation.stepping import Anchor
+from atlas.federation.server import ignore
+from atlas.federation.training.loop import Clock, Course, fit
+from atlas.federation.training.step import Anchor
 from atlas.ops.splitting import Division, choose_division
 from tests.helpers import make_client, make_clients, make_config
 

@@ -7,12 +7,12 @@ import pytest
 import torch
 
 from atlas.backbones.load import load_backbone
-from atlas.config.models import EarlyStop, TrainSettings
-from atlas.federation.client import Clock, Course, Lesson, fit, plan_batches
-from atlas.federation.cohort import Layout, Member, initial_cohort
-from atlas.federation.forward import Model, stack_cohorts
-from atlas.federation.prefix import PrefixCache
-from atlas.federation.store import ExampleStore
+from atlas.config.federation import EarlyStop, TrainSettings
+from atlas.federation.adapters.cohort import Layout, Member, initial_cohort
+from atlas.federation.batching.forward import Model, stack_cohorts
+from atlas.federation.batching.prefix_cache import PrefixCache
+from atlas.federation.batching.store import ExampleStore
+from atlas.federation.training.loop import Clock, Course, Lesson, fit, plan_batches
 from tests.helpers import make_client, make_task, padding_is_zero
 
 CLOCK = Clock(seed=5, round=2, rounds=4)
@@ -212,7 +212,7 @@ def test_prefix_cache_changes_no_losses(cached):
     store = ExampleStore(model, parts, 64)
     assert not cached or model.prefix.tokens == store.lengths.sum()
     twin = Twin(model, cohort.take("c0"), cohort.members[0], client)
-    from atlas.federation.evaluate import mean_losses
+    from atlas.federation.training.evaluate import mean_losses
 
     found = mean_losses(store, stack_cohorts([cohort]), [store.rows("all")])[0]
     assert found == pytest.approx(twin.loss(client.train).item(), abs=1e-12)

@@ -5,13 +5,13 @@ from dataclasses import replace
 import pytest
 import torch
 
-from atlas.build import assemble
+from atlas.build.federation import assemble
 from atlas.engines.choosing import blend
-from atlas.federation.message import decode, encode
-from atlas.federation.planning import make_plan
-from atlas.federation.relations import norm_shares
+from atlas.federation.exchange.message import decode, encode
+from atlas.federation.prepare import make_plan
 from atlas.federation.rounds import run_round
-from atlas.federation.strategy import STRATEGIES, View, data_shares
+from atlas.federation.strategies.base import STRATEGIES, View, data_shares
+from atlas.federation.strategies.relations import norm_shares
 from atlas.ops.optim import BETA1
 from tests.federation.test_rounds import corrupted, edited, hashes, held, play
 from tests.helpers import make_clients, make_config

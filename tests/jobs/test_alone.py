@@ -4,9 +4,9 @@ import pytest
 
 from atlas.config.load import load_config
 from atlas.jobs.alone import share_shadows, solo_key
-from atlas.jobs.compare import run_study
-from atlas.jobs.run import start_run
-from atlas.jobs.study import plan_study
+from atlas.jobs.federation.run import start_run
+from atlas.jobs.study.cases import plan_study
+from atlas.jobs.study.compare import run_study
 
 TINY = [
     "backbone.name=tiny", "rounds=2", "threads=1", "data.train=16", "data.validation=8",

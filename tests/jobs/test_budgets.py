@@ -2,8 +2,8 @@
 
 import jsonschema
 
+from atlas.jobs.federation.run import start_run
 from atlas.jobs.plan import plan_run
-from atlas.jobs.run import start_run
 from atlas.runs.events import read_events
 from atlas.runs.summary import schema
 from tests.helpers import make_config

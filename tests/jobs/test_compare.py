@@ -7,12 +7,12 @@ import pytest
 
 from atlas.config.grid import Case
 from atlas.errors import InputError
-from atlas.jobs import compare
-from atlas.jobs.compare import run_study
 from atlas.jobs.plan import plan_run
-from atlas.jobs.study import plan_study
+from atlas.jobs.study import compare
+from atlas.jobs.study.cases import plan_study
+from atlas.jobs.study.compare import run_study
 from atlas.ops.statistics import share_of_way
-from atlas.report.compare_tables import _with_share
+from atlas.report.tables.compare import _with_share
 
 TINY = [
     "backbone.name=tiny", "rounds=1", "threads=1", "data.train=16", "data.validation=8",

@@ -8,10 +8,10 @@ import pytest
 
 from atlas import cli
 from atlas.errors import InputError
-from atlas.jobs import compare
-from atlas.jobs.compare import run_study
-from atlas.jobs.outcome import ends_of_distance
-from atlas.jobs.study import folder_name, plan_study
+from atlas.jobs.study import compare
+from atlas.jobs.study.cases import folder_name, plan_study
+from atlas.jobs.study.compare import run_study
+from atlas.jobs.study.outcomes import ends_of_distance
 from tests.jobs.test_compare import TINY
 
 ARMS = ["strategy=fedavg keep_best=true", "control: strategy=fedavg keep_best=false relation.eta=0"]

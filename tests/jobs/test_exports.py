@@ -8,9 +8,9 @@ import torch
 
 from atlas.backbones.load import load_backbone
 from atlas.config.load import load_config
-from atlas.federation.forward import run
-from atlas.jobs.answer import export_client, export_merged, open_client, predict_texts
-from atlas.jobs.run import start_run
+from atlas.federation.batching.forward import run
+from atlas.jobs.federation.answer import export_client, export_merged, open_client, predict_texts
+from atlas.jobs.federation.run import start_run
 
 TEXTS = ["The plot was thin, but the music saved it.", "Nothing worked.", "We went home smiling."]
 OVERRIDES = [
@@ -37,7 +37,7 @@ def reference_logits(model, tokenizer):
 
 def our_logits(folder, client):
     chosen = open_client(folder, client)
-    from atlas.federation.task import Example
+    from atlas.federation.clients import Example
 
     store = chosen.store([Example((text,), 0) for text in TEXTS])
     with torch.no_grad():

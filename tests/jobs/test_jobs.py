@@ -12,12 +12,12 @@ import pytest
 import torch
 
 from atlas.backbones.load import load_backbone
-from atlas.build import build_federation
+from atlas.build.federation import build_federation
 from atlas.config.load import load_resolved
 from atlas.errors import InputError
 from atlas.federation.rounds import run_round
-from atlas.jobs.run import resume_run, start_run
-from atlas.jobs.running import Finished
+from atlas.jobs.federation.run import resume_run, start_run
+from atlas.jobs.runner import Finished
 from atlas.runs.events import read_events
 from atlas.runs.folder import RunFolder
 from atlas.runs.summary import schema
@@ -102,7 +102,7 @@ def test_a_run_goes_on_only_with_the_data_it_was_started_with(tmp_path):
 
 
 def test_a_run_without_any_usable_reply_fails_and_says_why(tmp_path, monkeypatch):
-    from atlas.engines import local
+    from atlas.engines.local import engine as local
 
     def broken(*arguments):
         raise RuntimeError("out of memory")

@@ -11,19 +11,19 @@ from safetensors.torch import load_file
 
 from atlas import cli
 from atlas.backbones.export import load_adapter
-from atlas.build import assemble
-from atlas.config.models import DataSettings
+from atlas.build.federation import assemble
+from atlas.config.federation import DataSettings
 from atlas.data.clients import load_clients
 from atlas.data.synthetic import synthetic_clients
 from atlas.errors import InputError
-from atlas.federation.cohort import Layout, Member, initial_adapter
-from atlas.federation.desk import Desk
-from atlas.federation.planning import ask_prints
-from atlas.jobs import joins
-from atlas.jobs.answer import evaluate_file, export_client, predict_texts
-from atlas.jobs.join import join_run
-from atlas.jobs.newcomer import Newcomer, newcomer_config
-from atlas.jobs.run import start_run
+from atlas.federation.adapters.cohort import Layout, Member, initial_adapter
+from atlas.federation.prepare import ask_prints
+from atlas.federation.server import Desk
+from atlas.jobs.federation.answer import evaluate_file, export_client, predict_texts
+from atlas.jobs.federation.run import start_run
+from atlas.jobs.join import finished_run as joins
+from atlas.jobs.join.join import join_run
+from atlas.jobs.join.newcomer import Newcomer, newcomer_config
 from atlas.runs.folder import RunFolder
 from tests.helpers import make_config
 

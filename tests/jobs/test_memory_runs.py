@@ -8,8 +8,8 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from atlas.backbones.omega import AtlasForCausalLM
-from atlas.backbones.omega.sizes import without_memory
+from atlas.backbones.memory_lm import AtlasForCausalLM
+from atlas.backbones.memory_lm.sizes import without_memory
 from atlas.build.memory import build_memory, model_settings
 from atlas.cli import app
 from atlas.config.load import load_config

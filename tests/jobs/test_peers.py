@@ -10,19 +10,19 @@ from peft import PeftModel
 from transformers import AutoModelForSequenceClassification, BertConfig, BertModel
 
 from atlas.backbones.tiny import build_tiny
-from atlas.build import build_federation
+from atlas.build.federation import build_federation
 from atlas.config.load import dump_config
-from atlas.federation.evaluate import score_labels
-from atlas.federation.forward import run, stack_cohorts
-from atlas.federation.message import encode
+from atlas.federation.batching.forward import run, stack_cohorts
+from atlas.federation.clients import Example
+from atlas.federation.exchange.message import encode
 from atlas.federation.rounds import run_round
-from atlas.federation.task import Example
-from atlas.jobs.answer import evaluate_file, open_client, predict_texts
-from atlas.jobs.compare import run_study
-from atlas.jobs.finish import finish
-from atlas.jobs.outcome import mean_error
-from atlas.jobs.run import resume_run, start_run
-from atlas.jobs.study import plan_study
+from atlas.federation.training.evaluate import score_labels
+from atlas.jobs.federation.answer import evaluate_file, open_client, predict_texts
+from atlas.jobs.federation.finish import finish
+from atlas.jobs.federation.run import resume_run, start_run
+from atlas.jobs.study.cases import plan_study
+from atlas.jobs.study.compare import run_study
+from atlas.jobs.study.outcomes import mean_error
 from atlas.runs.events import read_events
 from atlas.runs.folder import RunFolder, write_text_atomic
 from atlas.runs.summary import schema

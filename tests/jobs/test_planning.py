@@ -8,10 +8,10 @@ import pytest
 
 from atlas.errors import InputError
 from atlas.federation.relate import ALPHAS
-from atlas.jobs import run as run_job
+from atlas.jobs.federation import run as run_job
+from atlas.jobs.federation.plan import join_clusters
+from atlas.jobs.federation.run import resume_run, start_run
 from atlas.jobs.plan import plan_run
-from atlas.jobs.planning import join_clusters
-from atlas.jobs.run import resume_run, start_run
 from atlas.runs.events import read_events
 from atlas.runs.summary import schema
 from tests.helpers import make_config

@@ -6,10 +6,10 @@ import json
 import jsonschema
 from rich.console import Console
 
+from atlas.jobs.federation.run import resume_run, start_run
 from atlas.jobs.plan import plan_run
-from atlas.jobs.run import resume_run, start_run
-from atlas.report.plan_tables import plan_view
-from atlas.report.tables import client_table
+from atlas.report.tables.plan import plan_view
+from atlas.report.tables.runs import client_table
 from atlas.runs.summary import schema
 from tests.helpers import make_config, stop_after
 

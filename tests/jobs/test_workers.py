@@ -6,9 +6,9 @@ import signal
 
 import pytest
 
-from atlas.jobs.compare import run_study
-from atlas.jobs.study import plan_study
-from atlas.jobs.workers import deal, run_apart, with_threads
+from atlas.jobs.study.cases import plan_study
+from atlas.jobs.study.compare import run_study
+from atlas.jobs.study.workers import deal, run_apart, with_threads
 from tests.jobs.test_alone import TINY
 
 

@@ -7,13 +7,20 @@ import torch
 
 from atlas.errors import InputError
 from atlas.federation import strategies
-from atlas.federation.backbone import HeadLayer
-from atlas.federation.cohort import Layout, Member, initial_cohort
-from atlas.federation.mixture import mix_cohort
-from atlas.federation.strategy import STRATEGIES, Strategy, View, find_strategy, identity, register
-from atlas.ops.affinity import unit_rows
-from atlas.ops.lowrank import delta
-from atlas.ops.mixing import check_mixing
+from atlas.federation.adapters.cohort import Layout, Member, initial_cohort
+from atlas.federation.batching.backbone import HeadLayer
+from atlas.federation.mixing.apply import mix_cohort
+from atlas.federation.strategies.base import (
+    STRATEGIES,
+    Strategy,
+    View,
+    find_strategy,
+    identity,
+    register,
+)
+from atlas.ops.graph.affinity import unit_rows
+from atlas.ops.lowrank.factors import delta
+from atlas.ops.lowrank.mixing import check_mixing
 from tests.helpers import padding_is_zero
 
 assert strategies.__all__

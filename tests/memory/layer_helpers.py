@@ -3,9 +3,9 @@
 import torch
 
 from atlas.memory.heads import Heads
-from atlas.memory.layer import LayerSettings, MemoryLayer
-from atlas.memory.rule import Rule
-from atlas.memory.settings import MemorySettings
+from atlas.memory.layer.layer import LayerSettings, MemoryLayer
+from atlas.memory.layer.settings import MemorySettings
+from atlas.memory.rules.rule import Rule
 
 HEADS = Heads(2, 6)
 WIDTH = HEADS.total

@@ -3,9 +3,9 @@
 import torch
 from torch.nn.functional import conv1d, normalize, rms_norm, silu
 
-from atlas.memory.naive import run_naive
-from atlas.memory.rule import Tokens
-from atlas.memory.state import initial_state
+from atlas.memory.rules.naive import run_naive
+from atlas.memory.rules.rule import Tokens
+from atlas.memory.rules.state import initial_state
 from tests.memory.layer_helpers import HEADS, WIDTH
 
 

@@ -3,8 +3,8 @@
 import torch
 from torch.nn.functional import normalize
 
-from atlas.memory.rule import Tokens
-from atlas.memory.state import initial_state
+from atlas.memory.rules.rule import Tokens
+from atlas.memory.rules.state import initial_state
 
 BATCH, HEADS, D_K, D_V = 2, 2, 8, 6
 NAMES = ("queries", "keys", "values", "alpha", "eta", "theta", "gamma", "memory", "momentum")

@@ -5,7 +5,7 @@ import itertools
 import pytest
 import torch
 
-from atlas.memory.continuum import (
+from atlas.memory.layer.continuum import (
     Level,
     continuum,
     continuum_naive,

@@ -5,10 +5,10 @@ import math
 import pytest
 import torch
 
-from atlas.memory.chunked import run_chunked
-from atlas.memory.features import feature_size, features, initial_amplitudes, unit_features
-from atlas.memory.rule import Rule, Tokens
-from atlas.memory.state import initial_state
+from atlas.memory.kernels.chunked import run_chunked
+from atlas.memory.layer.features import feature_size, features, initial_amplitudes, unit_features
+from atlas.memory.rules.rule import Rule, Tokens
+from atlas.memory.rules.state import initial_state
 from tests.memory.rule_helpers import draw, off
 
 

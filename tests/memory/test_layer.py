@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from atlas.memory.convolution import CausalConvolution
-from atlas.memory.gates import BIASES, Floors
+from atlas.memory.layer.gates import BIASES, Floors
 from atlas.memory.manner import Manner
 from tests.memory.layer_helpers import (
     LENGTH,

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from atlas.errors import InputError
-from atlas.memory.levels import (
+from atlas.memory.layer.levels import (
     Levels,
     LevelTokens,
     detach_levels,
@@ -14,7 +14,7 @@ from atlas.memory.levels import (
     run_levels,
     run_levels_naive,
 )
-from atlas.memory.rule import Rule, Tokens
+from atlas.memory.rules.rule import Rule, Tokens
 from atlas.memory.schedule import TWO_STAGES, stage_at, with_chunks
 from tests.memory.rule_helpers import D_K, D_V, HEADS, draw, off
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from atlas.memory.observe import (
+from atlas.memory.layer.observe import (
     GATE_FLOORS,
     LayerView,
     effective_rank,

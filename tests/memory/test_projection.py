@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from atlas.memory.projection import project
+from atlas.memory.kernels.query_projection import project
 from tests.memory.rule_helpers import off
 
 

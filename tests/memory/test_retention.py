@@ -2,10 +2,10 @@
 
 import torch
 
-from atlas.memory.naive import run_naive
 from atlas.memory.retention import one_gate
-from atlas.memory.rule import Rule, Tokens
-from atlas.memory.state import initial_state
+from atlas.memory.rules.naive import run_naive
+from atlas.memory.rules.rule import Rule, Tokens
+from atlas.memory.rules.state import initial_state
 from tests.memory.rule_helpers import draw, off
 
 

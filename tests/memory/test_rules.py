@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from atlas.errors import InputError
-from atlas.memory.chunked import run_chunked
-from atlas.memory.naive import run_naive
-from atlas.memory.rule import Rule, Tokens
-from atlas.memory.state import initial_state
+from atlas.memory.kernels.chunked import run_chunked
+from atlas.memory.rules.naive import run_naive
+from atlas.memory.rules.rule import Rule, Tokens
+from atlas.memory.rules.state import initial_state
 from tests.memory.rule_helpers import assert_equal_runs, draw, gradients, off, run_in_pieces
 
 EXACT = [(1, 64), (63, 16), (64, 64), (77, 64), (77, 16), (63, 1), (1000, 64)]

@@ -10,9 +10,9 @@ import pytest
 import torch
 from torch.nn.functional import normalize
 
-from atlas.memory.chunked import run_chunked
-from atlas.memory.rule import Rule, Tokens
-from atlas.memory.state import initial_state
+from atlas.memory.kernels.chunked import run_chunked
+from atlas.memory.rules.rule import Rule, Tokens
+from atlas.memory.rules.state import initial_state
 
 LENGTH, HEADS, D = 8192, 2, 16
 BOUND = 4 * D**0.5 * D**0.5

@@ -4,9 +4,9 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from atlas.memory.chunked import run_chunked
-from atlas.memory.rule import Rule, Tokens
-from atlas.memory.state import detach, from_tensors, initial_state, restart, to_tensors
+from atlas.memory.kernels.chunked import run_chunked
+from atlas.memory.rules.rule import Rule, Tokens
+from atlas.memory.rules.state import detach, from_tensors, initial_state, restart, to_tensors
 from tests.memory.rule_helpers import draw, off, parts_of, run_in_pieces
 
 RULES = [

@@ -8,8 +8,8 @@ from torch.nn.functional import cross_entropy
 
 from atlas.config.memory import MemoryTrainSettings
 from atlas.data.recall import RecallTask, draw_recall
-from atlas.memory.gates import Floors
-from atlas.memory.train import IGNORED, Learner, Lines
+from atlas.memory.layer.gates import Floors
+from atlas.memory.training.loop import IGNORED, Learner, Lines
 from tests.backbones.omega_helpers import make_model
 
 TASK = RecallTask(vocabulary=40, length=16, pairs=2)

@@ -7,9 +7,9 @@ from functools import partial
 import pytest
 import torch
 
-from atlas.memory.variants import LINEAR, PRESETS, Tokens, fresh_state, read
-from atlas.memory.variants_chunked import variant_chunked
-from atlas.memory.variants_retention import kl, lq
+from atlas.memory.miras.chunked import variant_chunked
+from atlas.memory.miras.retention import kl, lq
+from atlas.memory.miras.variant import LINEAR, PRESETS, Tokens, fresh_state, read
 from tests.memory.variants_helpers import REGISTRIES, build, make, off_by
 
 

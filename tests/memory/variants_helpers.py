@@ -2,11 +2,11 @@
 
 import torch
 
-from atlas.memory.variants import Tokens, Variant, fresh_state
-from atlas.memory.variants_architecture import ARCHITECTURES
-from atlas.memory.variants_bias import BIASES
-from atlas.memory.variants_learner import LEARNERS
-from atlas.memory.variants_retention import RETENTIONS
+from atlas.memory.miras.architecture import ARCHITECTURES
+from atlas.memory.miras.bias import BIASES
+from atlas.memory.miras.learner import LEARNERS
+from atlas.memory.miras.retention import RETENTIONS
+from atlas.memory.miras.variant import Tokens, Variant, fresh_state
 
 REGISTRIES = (BIASES, RETENTIONS, LEARNERS, ARCHITECTURES)
 GATES = ("alpha", "eta", "theta", "delta")

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from atlas.ops.affinity import (
+from atlas.ops.graph.affinity import (
     connect_singletons,
     cosine,
     even_steps,
@@ -20,7 +20,7 @@ from atlas.ops.affinity import (
     within,
     without_self,
 )
-from atlas.ops.mixing import check_mixing, mix_rows
+from atlas.ops.lowrank.mixing import check_mixing, mix_rows
 
 N = 6
 LABELS = ["x", "y", "x", "z", "y", "x"]

@@ -4,7 +4,7 @@ import torch
 from sklearn import metrics as reference
 from sklearn.cluster import SpectralClustering
 
-from atlas.ops.clusters import (
+from atlas.ops.clustering.clusters import (
     adjusted_rand,
     canonical,
     choose_k,
@@ -17,7 +17,7 @@ from atlas.ops.clusters import (
     spectral_partition,
     weighted_score,
 )
-from atlas.ops.stability import bootstrap_stability, real_splits, split_is_real
+from atlas.ops.clustering.stability import bootstrap_stability, real_splits, split_is_real
 
 SEEDS = range(20)
 ROTATED = 10_000
@@ -107,7 +107,7 @@ def test_small_and_identical_federations_are_one_cluster():
 
 
 def test_equal_scores_go_to_the_smaller_k(monkeypatch):
-    monkeypatch.setattr("atlas.ops.clusters.weighted_score", lambda sil, db, ch: 0.5)
+    monkeypatch.setattr("atlas.ops.clustering.clusters.weighted_score", lambda sil, db, ch: 0.5)
     assert choose_k(np.random.default_rng(0).standard_normal((6, 2)), 0)[0].k == 2
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from atlas.ops import extend
-from atlas.ops.clusters import adjusted_rand, canonical, score_partition
+from atlas.ops.clustering.clusters import adjusted_rand, canonical, score_partition
 from atlas.ops.extend import extend_labels, score_sampled
 
 

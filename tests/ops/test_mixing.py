@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from atlas.ops.lowrank import delta, nearest_gauge
-from atlas.ops.mixing import MIXERS, check_mixing, mix_product, mix_rows, restrict
+from atlas.ops.lowrank.factors import delta, nearest_gauge
+from atlas.ops.lowrank.mixing import MIXERS, check_mixing, mix_product, mix_rows, restrict
 
 D_IN, D_OUT = 14, 11
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from atlas.ops.neighbours import nearest_points, split, squared_gaps
+from atlas.ops.graph.neighbours import nearest_points, split, squared_gaps
 
 
 def cloud(n, seed=0, groups=6, width=16):
@@ -44,7 +44,7 @@ def test_trees_and_asking_around_are_what_finds_them(monkeypatch):
     points = cloud(1500)
     several = recall(points, nearest_points(points, 8, leaf=128))
     assert recall(points, nearest_points(points, 8, leaf=128, trees=1)) < several - 0.03
-    monkeypatch.setattr("atlas.ops.neighbours._ask_around", lambda found: None)
+    monkeypatch.setattr("atlas.ops.graph.neighbours._ask_around", lambda found: None)
     assert recall(points, nearest_points(points, 8, leaf=128)) < several - 0.03
 
 

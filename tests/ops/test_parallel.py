@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from atlas.ops.parallel import (
+from atlas.runs.cores import (
     DIVIDED,
     cores_for,
     dealt,

@@ -5,8 +5,8 @@ import pytest
 import torch
 from scipy.sparse import csr_array
 
-from atlas.ops.portions import divide
-from atlas.ops.sparse import SharedRows, group_rows, keeps_own_row, share_rows
+from atlas.ops.graph.portions import divide
+from atlas.ops.graph.sparse_rows import SharedRows, group_rows, keeps_own_row, share_rows
 
 
 def ring(n, shuffled=True):
@@ -71,5 +71,5 @@ def test_acquaintances_come_together(monkeypatch):
     weights = ring(400)
     near = sum(len(portion.needed) for portion in divide(weights, 40).portions)
     assert near < 1.5 * 400
-    monkeypatch.setattr("atlas.ops.portions._by_acquaintance", lambda rows, light, who: light)
+    monkeypatch.setattr("atlas.ops.graph.portions._by_acquaintance", lambda rows, light, who: light)
     assert sum(len(portion.needed) for portion in divide(weights, 40).portions) > 2 * 400

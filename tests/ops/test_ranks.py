@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from atlas.ops.ranks import (
+from atlas.ops.capacity import (
     SOLVERS,
     cluster_complexity,
     cost,

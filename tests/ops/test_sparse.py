@@ -5,8 +5,10 @@ import pytest
 import torch
 from scipy.sparse import csr_array
 
-from atlas.ops import affinity, mixing, sparse
-from atlas.ops.sparse import SharedRows, share_rows
+from atlas.ops.graph import affinity
+from atlas.ops.graph import sparse_rows as sparse
+from atlas.ops.graph.sparse_rows import SharedRows, share_rows
+from atlas.ops.lowrank import mixing
 
 N = 9
 LABELS = [0, 1, 0, 2, 1, 0, 1, 3, 0]

@@ -7,12 +7,12 @@ import pytest
 from matplotlib.colors import to_hex
 from rich.console import Console
 
-from atlas.report.drawing import PALETTE
+from atlas.report.figures.drawing import PALETTE
+from atlas.report.figures.ranks import named_ranks, plot_ranks, ranks_figure
 from atlas.report.granted import OUTSIDE, read_granted, short_names
-from atlas.report.plan_tables import granted_text, plan_view
 from atlas.report.rank_memory import BESIDE, MOST_BESIDE, memory_figure, side_by_side
-from atlas.report.rank_plots import named_ranks, plot_ranks, ranks_figure
-from atlas.report.tables import ranks_text
+from atlas.report.tables.plan import granted_text, plan_view
+from atlas.report.tables.runs import ranks_text
 from atlas.runs.events import EventLog, read_events
 from tests.report.test_relations import make_planned, size_of, tick_words, write_run
 from tests.report.test_report_live import lines

@@ -9,12 +9,11 @@ from matplotlib.colors import to_hex
 from matplotlib.text import Text
 from rich.console import Console
 
-from atlas.ops.clusters import choose_k, contingency, score_partition
-from atlas.report import plots
-from atlas.report.drawing import PALETTE
-from atlas.report.heatmaps import affinity_figure, mixing_figure
-from atlas.report.plan_tables import plan_view
-from atlas.report.planned import Planned, read_planned
+from atlas.ops.clustering.clusters import choose_k, contingency, score_partition
+from atlas.report.figures import run as plots
+from atlas.report.figures.drawing import PALETTE
+from atlas.report.figures.heatmaps import affinity_figure, mixing_figure
+from atlas.report.read.cohorts import Planned, read_planned
 from atlas.report.relations import (
     accuracy_figure,
     last_mixture,
@@ -24,6 +23,7 @@ from atlas.report.relations import (
 )
 from atlas.report.saving import file_suffixes
 from atlas.report.scatter import fingerprint_figure
+from atlas.report.tables.plan import plan_view
 from atlas.runs.events import EventLog, read_events
 from atlas.runs.folder import RunFolder
 

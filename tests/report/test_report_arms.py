@@ -6,9 +6,9 @@ import pytest
 from matplotlib.image import imread
 from rich.console import Console
 
-from atlas.report import sweeps
-from atlas.report.compare_tables import compare_table
-from atlas.report.sweeps import plot_study, swept_keys
+from atlas.report.figures import study as sweeps
+from atlas.report.figures.study import plot_study, swept_keys
+from atlas.report.tables.compare import compare_table
 from tests.report.test_report_sweeps import study
 
 ETA = {"relation.eta": [0, 0.1, 0.5], "seed": [0, 1]}

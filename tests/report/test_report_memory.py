@@ -3,7 +3,7 @@
 import pytest
 from rich.console import Console
 
-from atlas.report.memory_plots import accuracies, losses, measured
+from atlas.report.figures.memory import accuracies, losses, measured
 from atlas.report.memory_tables import memory_table
 from tests.report.test_report_live import lines
 

@@ -8,8 +8,8 @@ import pytest
 from matplotlib.image import imread
 from rich.console import Console
 
-from atlas.report.compare_tables import compare_table
-from atlas.report.sweeps import plot_study, swept_keys
+from atlas.report.figures.study import plot_study, swept_keys
+from atlas.report.tables.compare import compare_table
 
 METRICS = {"cola": "matthews", "sst2": "accuracy"}
 

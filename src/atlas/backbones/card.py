@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePosixPath, PureWindowsPath
 
 from atlas.backbones.transformer import TransformerBackbone
-from atlas.federation.task import Task
+from atlas.federation.clients import Task
 
 _LOAD = """```python
 from peft import PeftModel

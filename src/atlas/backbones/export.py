@@ -12,7 +12,10 @@ from typing import Any
 from safetensors.torch import save_file
 from torch import Tensor
 
-from atlas.backbones.adapter import (
+from atlas.backbones.blocks import Config
+from atlas.backbones.card import write_card
+from atlas.backbones.folder import MARKER, whole_folder
+from atlas.backbones.peft_folder import (
     CONFIG,
     ROOT,
     WEIGHTS,
@@ -24,11 +27,8 @@ from atlas.backbones.adapter import (
     describe_base,
     load_adapter,
 )
-from atlas.backbones.blocks import Config
-from atlas.backbones.card import write_card
-from atlas.backbones.folder import MARKER, whole_folder
 from atlas.backbones.transformer import TransformerBackbone
-from atlas.federation.task import Task
+from atlas.federation.clients import Task
 
 __all__ = ["Adapter", "check_base", "export_adapter", "load_adapter", "merge_adapter"]
 

@@ -25,7 +25,7 @@ from atlas.backbones.blocks import (
 )
 from atlas.backbones.parts import BERT, DISTILBERT, LLAMA, MPNET, Parts
 from atlas.errors import InputError
-from atlas.federation.backbone import Activation, HeadLayer
+from atlas.federation.batching.backbone import Activation, HeadLayer
 
 
 @dataclass(frozen=True)

@@ -19,8 +19,8 @@ from torch import Tensor, nn
 from atlas.backbones.blocks import Model, Position, added_mask
 from atlas.backbones.families import Family
 from atlas.backbones.parts import stay
-from atlas.federation.changes import Change
-from atlas.federation.packing import Packing
+from atlas.federation.adapters.lora_hooks import Change
+from atlas.federation.batching.packing import Packing
 
 
 def can_fold(family: Family) -> bool:

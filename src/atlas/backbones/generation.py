@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from atlas.backbones.blocks import Model
-from atlas.backbones.tokens import Specials, pad_rows, row_mask
+from atlas.backbones.tokenizer import Specials, pad_rows, row_mask
 
 
 def take_stop_tokens(model: Model, specials: Specials) -> tuple[int, ...]:

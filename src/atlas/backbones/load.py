@@ -131,7 +131,7 @@ def _load(
     """Reads config, weights and tokenizer; whatever is wrong with the files is the user's."""
     own_kind = ATLAS if isinstance(where, str) else _check_folder(where)
     if own_kind == ATLAS:
-        import atlas.backbones.omega  # noqa: F401 - tells transformers of that kind
+        import atlas.backbones.memory_lm  # noqa: F401 - tells transformers of that kind
     try:
         with quiet_library():
             config = AutoConfig.from_pretrained(

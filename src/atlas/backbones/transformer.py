@@ -13,10 +13,11 @@ import torch
 from torch import Tensor, nn
 
 from atlas.backbones.blocks import Context, Model, Tokenizer, attention_kinds, attention_mask
+from atlas.backbones.device_cost import weigh
 from atlas.backbones.families import find_family
 from atlas.backbones.folded import can_fold, folded_read
 from atlas.backbones.generation import generate_greedily, take_stop_tokens
-from atlas.backbones.packed import (
+from atlas.backbones.packed_blocks import (
     calling,
     paged_block,
     project,
@@ -24,8 +25,7 @@ from atlas.backbones.packed import (
     read_block,
     recalling,
 )
-from atlas.backbones.sizes import weigh
-from atlas.backbones.tokens import (
+from atlas.backbones.tokenizer import (
     Specials,
     causal_inputs,
     classification_inputs,
@@ -34,10 +34,10 @@ from atlas.backbones.tokens import (
     tokenizer_identity,
 )
 from atlas.errors import InputError
-from atlas.federation.backbone import Footprint, Inputs
-from atlas.federation.changes import Change, Projected
-from atlas.federation.packing import Packing
-from atlas.federation.task import Example, Task
+from atlas.federation.adapters.lora_hooks import Change, Projected
+from atlas.federation.batching.backbone import Footprint, Inputs
+from atlas.federation.batching.packing import Packing
+from atlas.federation.clients import Example, Task
 from atlas.ops.vocabulary import token_losses
 
 

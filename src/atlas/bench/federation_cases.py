@@ -10,7 +10,7 @@ from typing import Any
 
 from atlas.bench.result import Size
 from atlas.bench.smollm import smollm_folder, smollm_missing
-from atlas.config.models import FederationConfig
+from atlas.config.federation import FederationConfig
 from atlas.config.paths import DATA_VARIABLE
 from atlas.data.files import data_folder
 

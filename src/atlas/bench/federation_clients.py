@@ -16,8 +16,8 @@ from atlas.bench.peers.rounds import read_rounds
 from atlas.bench.processes import QUIET, run_watched
 from atlas.bench.result import Progress, Row, Size
 from atlas.build.models import find_member, find_model, start_cohort
+from atlas.config.federation import FederationConfig
 from atlas.config.load import dump_config
-from atlas.config.models import FederationConfig
 from atlas.data.clients import load_clients
 from atlas.federation.holder import one_each
 

@@ -18,10 +18,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from atlas.memory.chunked import run_chunked
-from atlas.memory.naive import run_naive
-from atlas.memory.rule import Rule, Tokens
-from atlas.memory.state import initial_state
+from atlas.memory.kernels.chunked import run_chunked
+from atlas.memory.rules.naive import run_naive
+from atlas.memory.rules.rule import Rule, Tokens
+from atlas.memory.rules.state import initial_state
 
 BATCH, HEADS, CHUNK = 4, 4, 64
 KB = 1024

@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, cast
 
-from atlas.config.explain import nearest
+from atlas.config.messages import nearest
 from atlas.errors import InputError
 from atlas.runs.files import write_text_atomic
-from atlas.runs.machine import machine_facts
+from atlas.runs.process import machine_facts
 
 NAMES = ("federation", "memory", "server", "startup")
 Size = Literal["quick", "full"]

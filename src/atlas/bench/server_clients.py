@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from atlas.config.relations import FingerprintSettings
-from atlas.federation.shelf import Generation, Shelf, Spec
+from atlas.config.plan import FingerprintSettings
+from atlas.federation.state.disk import Generation, Shelf, Spec
 from atlas.runs.seeds import generator
 
 SEED = 0

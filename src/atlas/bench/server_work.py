@@ -21,19 +21,19 @@ from torch import Tensor
 
 from atlas.bench.processes import high_water
 from atlas.bench.server_clients import SEED, TASKS, Case, make, shelves
-from atlas.config.relations import ClusterSettings
-from atlas.federation.grouping_large import SAMPLE
+from atlas.config.plan import ClusterSettings
+from atlas.federation.fingerprints.clusters_sampled import SAMPLE
 from atlas.federation.large import MOST, mix_shelf
 from atlas.federation.planning_large import Crowd, plan_many
 from atlas.federation.relations_sparse import sparse_diffusion
-from atlas.federation.shelf import Generation
-from atlas.federation.strategy import View
-from atlas.ops.affinity import unit_rows
-from atlas.ops.clusters import adjusted_rand
+from atlas.federation.state.disk import Generation
+from atlas.federation.strategies.base import View
+from atlas.ops.clustering.clusters import adjusted_rand
 from atlas.ops.extend import extend_labels
-from atlas.ops.mixing import mix_product
-from atlas.ops.portions import divide
-from atlas.ops.sparse import SharedRows
+from atlas.ops.graph.affinity import unit_rows
+from atlas.ops.graph.portions import divide
+from atlas.ops.graph.sparse_rows import SharedRows
+from atlas.ops.lowrank.mixing import mix_product
 from atlas.runs.files import write_text_atomic
 from atlas.runs.seeds import generator
 

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from atlas.config.capacity import PROFILES, DeviceSettings
-from atlas.config.explain import nearest
-from atlas.config.models import FederationConfig
-from atlas.engines.groups import Group
+from atlas.config.federation import FederationConfig
+from atlas.config.messages import nearest
+from atlas.engines.local.groups import Group
 from atlas.errors import InputError
-from atlas.federation.backbone import Backbone
-from atlas.federation.granting import Site
-from atlas.federation.task import ClientData
+from atlas.federation.batching.backbone import Backbone
+from atlas.federation.capacity.grant import Site
+from atlas.federation.clients import ClientData
 
 
 def deal_devices(config: FederationConfig, clients: Sequence[ClientData]) -> list[ClientData]:

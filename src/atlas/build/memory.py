@@ -7,16 +7,16 @@ from dataclasses import dataclass
 
 import torch
 
-from atlas.backbones.omega import AtlasConfig, AtlasForCausalLM
+from atlas.backbones.memory_lm import AtlasConfig, AtlasForCausalLM
+from atlas.backbones.memory_lm.sizes import without_memory
 from atlas.backbones.omega.checked import checked_config
-from atlas.backbones.omega.sizes import without_memory
 from atlas.config.memory import ArmName, MemoryConfig
 from atlas.data.recall import RecallLines, RecallTask
 from atlas.data.sequences import Sequences
 from atlas.data.text import TextLines
 from atlas.errors import InputError
 from atlas.memory.schedule import Stage, stage_at
-from atlas.memory.train import Learner, Lines
+from atlas.memory.training.loop import Learner, Lines
 from atlas.runs.seeds import generator
 
 VOCABULARY, PAIRS = 64, 8

@@ -10,13 +10,13 @@ import torch
 from atlas.backbones.compiled import check_adapted
 from atlas.backbones.load import load_backbone
 from atlas.backbones.transformer import TransformerBackbone
-from atlas.config.models import AdapterSettings, FederationConfig, TrainSettings
+from atlas.config.federation import AdapterSettings, FederationConfig, TrainSettings
 from atlas.errors import InputError
-from atlas.federation.cohort import Cohort, Layout, Member, initial_cohort
-from atlas.federation.evaluate import Limits
-from atlas.federation.forward import Model
+from atlas.federation.adapters.cohort import Cohort, Layout, Member, initial_cohort
+from atlas.federation.batching.forward import Model
+from atlas.federation.batching.prefix_cache import PrefixCache
 from atlas.federation.holder import Holder
-from atlas.federation.prefix import PrefixCache
+from atlas.federation.training.evaluate import Limits
 
 CACHES: WeakKeyDictionary[TransformerBackbone, dict[tuple[int, int, str, str], PrefixCache]] = (
     WeakKeyDictionary()

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from atlas.cli.arguments import RUNS, Client, Json, Out, Run
-from atlas.cli.output import console, show_result
+from atlas.cli.common import console, show_result
 
 
 def join(  # noqa: PLR0913
@@ -29,11 +29,11 @@ def join(  # noqa: PLR0913
     as_json: Json = False,
 ) -> None:
     """Place a newcomer in a finished run and give it a first adapter."""
-    from atlas.jobs.join import join_run
-    from atlas.jobs.newcomer import Newcomer
+    from atlas.jobs.join.join import join_run
+    from atlas.jobs.join.newcomer import Newcomer
     from atlas.jobs.show import find_run
-    from atlas.report.join_table import join_view
     from atlas.report.live import live_display
+    from atlas.report.tables.join import join_view
 
     folder, asked = find_run(name, out), Newcomer(file, client, task, train)
     with live_display(console(to_stderr=as_json)) as display:
@@ -52,7 +52,7 @@ def export(
     as_json: Json = False,
 ) -> None:
     """Write one client's adapter as a plain PEFT folder, or merged into the model."""
-    from atlas.jobs.answer import export_client, export_merged
+    from atlas.jobs.federation.answer import export_client, export_merged
     from atlas.jobs.show import find_run
 
     write = export_merged if merged else export_client
@@ -71,7 +71,7 @@ def predict(
     as_json: Json = False,
 ) -> None:
     """Answer as one client's model would."""
-    from atlas.jobs.answer import predict_texts
+    from atlas.jobs.federation.answer import predict_texts
     from atlas.jobs.show import find_run
 
     result = predict_texts(find_run(name, out), client, texts)
@@ -93,7 +93,7 @@ def evaluate(
     as_json: Json = False,
 ) -> None:
     """Score one client's model on a labelled file."""
-    from atlas.jobs.answer import evaluate_file
+    from atlas.jobs.federation.answer import evaluate_file
     from atlas.jobs.show import find_run
 
     result = evaluate_file(find_run(name, out), client, file)

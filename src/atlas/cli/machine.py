@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from atlas.cli.arguments import Json
-from atlas.cli.output import console, show_result
+from atlas.cli.common import console, show_result
 
 
 def bench(

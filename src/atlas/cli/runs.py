@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from atlas.cli.arguments import RUNS, Json, Out, Overrides, Run, Source
-from atlas.cli.output import console, show_finished, show_result
+from atlas.cli.common import console, show_finished, show_result
 
 
 def run(
@@ -49,7 +49,7 @@ def plan(
     """Show who would take part, who is like whom, and which ranks; no training."""
     from atlas.jobs.plan import plan_run
     from atlas.report.live import live_display
-    from atlas.report.plan_tables import plan_view
+    from atlas.report.tables.plan import plan_view
 
     with live_display(console(to_stderr=True)) as display:
         found = plan_run(source, overrides or [], display.event, display.step)
@@ -64,7 +64,7 @@ def show(
     """List runs, or show one run's summary."""
     from atlas.jobs.show import describe_run, find_run, list_runs
     from atlas.report.summaries import summary_table
-    from atlas.report.tables import runs_table
+    from atlas.report.tables.runs import runs_table
 
     if name is None:
         rows = list_runs(out)

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from atlas.cli.arguments import RUNS, Json, Out, Source
-from atlas.cli.output import console, show_result
+from atlas.cli.common import console, show_result
 
 
 def compare(  # noqa: PLR0913
@@ -29,10 +29,10 @@ def compare(  # noqa: PLR0913
     as_json: Json = False,
 ) -> None:
     """Run every combination of comma values and arms, and compare them in one table."""
-    from atlas.jobs.compare import run_study
-    from atlas.jobs.study import plan_study
-    from atlas.report.compare_tables import compare_table
+    from atlas.jobs.study.cases import plan_study
+    from atlas.jobs.study.compare import run_study
     from atlas.report.live import live_display
+    from atlas.report.tables.compare import compare_table
 
     study = plan_study(source, overrides or [], arm or [], ceiling=ceiling)
     lines = console(to_stderr=True)
@@ -57,8 +57,8 @@ def compare(  # noqa: PLR0913
 
 def _run_apart(study: Any, out: Path, workers: int, lines: Any) -> tuple[Any, bool]:  # noqa: ANN401
     """Finish a study's runs in several processes; the study as run, and whether all are done."""
-    from atlas.jobs.workers import run_apart, with_threads
-    from atlas.runs.machine import usable_cores
+    from atlas.jobs.study.workers import run_apart, with_threads
+    from atlas.runs.process import usable_cores
 
     study = with_threads(study, max(1, usable_cores() // workers))
     jobs = study.jobs()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, TypeAlias
 
-from atlas.config.models import CLIENT_ID
+from atlas.config.federation import CLIENT_ID
 
 Schema: TypeAlias = dict[str, Any]
 

@@ -8,7 +8,7 @@ import string
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from atlas.config.explain import show
+from atlas.config.messages import show
 from atlas.config.overrides import parse_override
 from atlas.errors import InputError
 

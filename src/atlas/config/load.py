@@ -11,9 +11,9 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from atlas.config.explain import explain, nearest, show
+from atlas.config.federation import FederationConfig
 from atlas.config.memory import MemoryConfig
-from atlas.config.models import FederationConfig
+from atlas.config.messages import explain, nearest, show
 from atlas.config.overrides import merge, parse_override, set_value
 from atlas.config.paths import anchor, fill_data_path
 from atlas.config.reading import parse_mapping, to_yaml

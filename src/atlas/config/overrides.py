@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from atlas.config.explain import show
+from atlas.config.messages import show
 from atlas.config.reading import parse_yaml
 from atlas.errors import InputError
 

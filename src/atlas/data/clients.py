@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from atlas.config.models import FederationConfig
+from atlas.config.federation import FederationConfig
 from atlas.data.dealing import dealt_clients
 from atlas.data.files import FileSource
 from atlas.data.hub import HubSource
@@ -14,7 +14,7 @@ from atlas.data.source import Source
 from atlas.data.synthetic import synthetic_clients
 from atlas.data.tasks import BENCHMARKS, find_task, task_registry
 from atlas.errors import InputError
-from atlas.federation.task import ClientData, Task
+from atlas.federation.clients import ClientData, Task
 
 
 def load_clients(config: FederationConfig) -> list[ClientData]:

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from atlas.config.explain import show
-from atlas.config.models import DataSettings, PartitionSettings
+from atlas.config.federation import DataSettings, PartitionSettings
+from atlas.config.messages import show
 from atlas.data.examples import read_example, text_key
 from atlas.data.partition import (
     Indices,
@@ -22,7 +22,7 @@ from atlas.data.partition import (
 )
 from atlas.data.source import Record, Source
 from atlas.errors import InputError
-from atlas.federation.task import ClientData, Example, Task
+from atlas.federation.clients import ClientData, Example, Task
 from atlas.runs.seeds import generator
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
-from atlas.config.explain import show
+from atlas.config.messages import show
 from atlas.errors import InputError
-from atlas.federation.task import Example, Task
+from atlas.federation.clients import Example, Task
 
 Fields = Mapping[str, object]
 

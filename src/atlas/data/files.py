@@ -13,7 +13,7 @@ from pathlib import Path
 from atlas.config.paths import DATA_VARIABLE
 from atlas.data.source import Record
 from atlas.errors import InputError
-from atlas.federation.task import Task
+from atlas.federation.clients import Task
 
 SPLITS = ("train", "test")
 

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from atlas.config.explain import show
+from atlas.config.messages import show
 from atlas.data.source import Record
 from atlas.errors import InputError
-from atlas.federation.task import Task
+from atlas.federation.clients import Task
 
 GLUE = ("sst2", "mrpc", "cola", "qnli", "rte", "mnli")
 # Data set and configuration of the built-in tasks.

@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from atlas.config.models import ClientSettings, FederationConfig
+from atlas.config.federation import ClientSettings, FederationConfig
 from atlas.data.examples import read_example, text_key
 from atlas.data.files import read_records
 from atlas.data.partition import Key, distinct, split_client
 from atlas.data.tasks import find_task
 from atlas.errors import InputError
-from atlas.federation.task import ClientData, Example, Task
+from atlas.federation.clients import ClientData, Example, Task
 from atlas.runs.seeds import generator
 
 FEWEST = 8

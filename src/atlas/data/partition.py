@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from atlas.data.examples import text_key
 from atlas.errors import InputError
-from atlas.federation.task import Example
+from atlas.federation.clients import Example
 
 Indices = NDArray[np.int64]
 Weights = NDArray[np.float64]

@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 
 from atlas.errors import InputError
-from atlas.memory.train import IGNORED, Lines
+from atlas.memory.training.loop import IGNORED, Lines
 from atlas.runs.seeds import generator
 
 BLANK = 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from atlas.memory.train import Lines
+from atlas.memory.training.loop import Lines
 
 
 class Sequences(Protocol):

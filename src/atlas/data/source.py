@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Protocol
 
-from atlas.federation.task import Task
+from atlas.federation.clients import Task
 
 
 class Record(Mapping[str, object]):

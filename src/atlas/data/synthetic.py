@@ -12,13 +12,13 @@ from dataclasses import replace
 
 import numpy as np
 
-from atlas.config.models import DataSettings
+from atlas.config.federation import DataSettings
 from atlas.data.examples import text_key
 from atlas.data.grammar import order, paraphrase, sentiment
 from atlas.data.lexicon import DOMAINS, Domain
 from atlas.data.tasks import SYNTHETIC, find_task
 from atlas.errors import InputError
-from atlas.federation.task import ClientData, Example, Task
+from atlas.federation.clients import ClientData, Example, Task
 from atlas.runs.seeds import generator
 
 Maker = Callable[[Domain, np.random.Generator, int], tuple[str, ...]]

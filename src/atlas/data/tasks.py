@@ -6,10 +6,10 @@ import re
 import string
 from collections.abc import Collection, Mapping
 
-from atlas.config.explain import nearest
-from atlas.config.models import TaskSettings
+from atlas.config.federation import TaskSettings
+from atlas.config.messages import nearest
 from atlas.errors import InputError
-from atlas.federation.task import Task
+from atlas.federation.clients import Task
 from atlas.ops.metrics import CLASS_METRICS, TEXT_METRICS
 
 # Clients are named after their task, and a client's name must be fit for a folder.

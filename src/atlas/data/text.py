@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 
 from atlas.errors import InputError
-from atlas.memory.train import Lines
+from atlas.memory.training.loop import Lines
 from atlas.runs.seeds import generator
 
 BYTES = 256

@@ -15,12 +15,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from atlas.engines.groups import Group
-from atlas.federation.cohort import Adapter, Cohort
-from atlas.federation.deliver import Taken
-from atlas.federation.evaluate import predict_rows
-from atlas.federation.forward import stack_cohorts
-from atlas.ops.mixing import mix_b, mix_product
+from atlas.engines.local.groups import Group
+from atlas.federation.adapters.cohort import Adapter, Cohort
+from atlas.federation.batching.forward import stack_cohorts
+from atlas.federation.mixing.deliver import Taken
+from atlas.federation.training.evaluate import predict_rows
+from atlas.ops.lowrank.mixing import mix_b, mix_product
 from atlas.ops.statistics import lead_of
 
 

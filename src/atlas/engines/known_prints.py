@@ -11,10 +11,10 @@ from collections import OrderedDict
 
 import torch
 
-from atlas.config.relations import FingerprintSettings
-from atlas.engines.groups import Group
-from atlas.federation.cohort import adapter_sha256
-from atlas.federation.fingerprint import Print
+from atlas.config.plan import FingerprintSettings
+from atlas.engines.local.groups import Group
+from atlas.federation.adapters.cohort import adapter_sha256
+from atlas.federation.fingerprints.take import Print
 
 MOST_BYTES = 64 * 2**20
 """Kept at a time; the ones not asked for longest go first."""

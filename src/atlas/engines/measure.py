@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from atlas.ops.parallel import one_core
+from atlas.runs.cores import one_core
 
 
 def peak_bytes(work: Callable[[], object], device: torch.device) -> int:

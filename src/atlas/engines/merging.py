@@ -11,10 +11,10 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from atlas.engines.groups import Group
-from atlas.federation.cohort import Adapter, Cohort, restart
-from atlas.federation.deliver import Taken
-from atlas.ops.lowrank import delta, factor_dense
+from atlas.engines.local.groups import Group
+from atlas.federation.adapters.cohort import Adapter, Cohort, restart
+from atlas.federation.mixing.deliver import Taken
+from atlas.ops.lowrank.factors import delta, factor_dense
 
 
 def merge_held(

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import torch
 
-from atlas.engines.groups import Group
-from atlas.federation.message import Message, encode
+from atlas.engines.local.groups import Group
+from atlas.federation.exchange.message import Message, encode
 
 
 def save_client(group: Group, client: str) -> bytes:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from atlas.engines.groups import Group
-from atlas.federation.cohort import Cohort
-from atlas.federation.evaluate import Scores, score_answers, score_labels
-from atlas.federation.forward import stack_cohorts
+from atlas.engines.local.groups import Group
+from atlas.federation.adapters.cohort import Cohort
+from atlas.federation.batching.forward import stack_cohorts
+from atlas.federation.training.evaluate import Scores, score_answers, score_labels
 
 
 def score_on_test(

@@ -8,14 +8,14 @@ from typing import Any
 
 from atlas.config.capacity import MB
 from atlas.errors import InputError
-from atlas.federation.cohort import Cohort, initial_cohort
-from atlas.federation.desk import Desk, ServerState
-from atlas.federation.footprint import block_of
-from atlas.federation.granting import Grant, Site, Texts, budget_of, grant, least_ranks
+from atlas.federation.adapters.cohort import Cohort, initial_cohort
+from atlas.federation.capacity.cost import block_of
+from atlas.federation.capacity.grant import Grant, Site, Texts, budget_of, grant, least_ranks
+from atlas.federation.exchange.message import encode
+from atlas.federation.exchange.transport import Failure, Transport
 from atlas.federation.importance import Norms, complexities, importance_of
-from atlas.federation.message import encode
 from atlas.federation.plan import Plan
-from atlas.federation.transport import Failure, Transport
+from atlas.federation.server import Desk, ServerState
 from atlas.ops.splitting import Division, choose_division
 
 Allotted = dict[str, dict[str, object]]

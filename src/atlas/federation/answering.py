@@ -8,8 +8,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from atlas.federation.backbone import Backbone
 from atlas.federation.batches import Batch, Outcome
+from atlas.federation.batching.backbone import Backbone
 
 SPARSE = 0.75
 """If places to be read are more than this share of all tokens, the last block runs whole."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from torch import Tensor
 
-from atlas.federation.packing import Packing
+from atlas.federation.batching.packing import Packing
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from itertools import combinations
 
 import torch
 
-from atlas.federation.cohort import Cohort
+from atlas.federation.adapters.cohort import Cohort
 from atlas.ops.anchor import product_gap
 
 

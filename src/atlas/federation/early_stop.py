@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import torch
 
-from atlas.federation.evaluate import mean_losses
-from atlas.federation.forward import Stack
-from atlas.federation.store import ExampleStore, Rows
+from atlas.federation.batching.forward import Stack
+from atlas.federation.batching.store import ExampleStore, Rows
+from atlas.federation.training.evaluate import mean_losses
 
 
 class EarlyStop:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from atlas.federation.task import ClientData
+from atlas.federation.clients import ClientData
 
 
 @dataclass(frozen=True)

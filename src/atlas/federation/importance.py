@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from atlas.federation.footprint import block_of
-from atlas.federation.planned import Planned
-from atlas.ops.ranks import cluster_complexity, layer_importance
+from atlas.federation.capacity.cost import block_of
+from atlas.federation.fingerprints.planned import Planned
+from atlas.ops.capacity import cluster_complexity, layer_importance
 
 Norms = Mapping[str, Mapping[str, float]]
 """Gradient norms by part and layer, as a client tells them with its fingerprint."""

@@ -12,12 +12,12 @@ from concurrent.futures import ThreadPoolExecutor
 
 import torch
 
-from atlas.federation.cohort import Cohort
-from atlas.federation.shelf import Generation, Shelf, Spec
-from atlas.federation.shelf_mixing import Mixed, ModuleOnShelf, TensorOnShelf
-from atlas.ops.clusters import canonical
-from atlas.ops.portions import Work, divide
-from atlas.ops.sparse import SharedRows, restrict_groups
+from atlas.federation.adapters.cohort import Cohort
+from atlas.federation.state.disk import Generation, Shelf, Spec
+from atlas.federation.state.disk_mixing import Mixed, ModuleOnShelf, TensorOnShelf
+from atlas.ops.clustering.clusters import canonical
+from atlas.ops.graph.portions import Work, divide
+from atlas.ops.graph.sparse_rows import SharedRows, restrict_groups
 
 MOST = 2048
 """Clients whose factors of one module are in memory at a time, for each worker."""

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from atlas.config.capacity import RankSettings, SplitSettings
-from atlas.config.relations import ClusterSettings, FingerprintSettings, RelationSettings
-from atlas.federation.granting import Site
-from atlas.federation.strategy import Looks, Strategy
+from atlas.config.plan import ClusterSettings, FingerprintSettings, RelationSettings
+from atlas.federation.capacity.grant import Site
+from atlas.federation.strategies.base import Looks, Strategy
 
 
 @dataclass(frozen=True)

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from atlas.config.relations import ClusterSettings, FingerprintSettings
-from atlas.federation.grouping import Clusters
-from atlas.federation.grouping_large import group_many
-from atlas.federation.prints import Prints, Sketches, compare_prints, part_names
-from atlas.federation.prints_large import ReadSketches, compare_many
+from atlas.config.plan import ClusterSettings, FingerprintSettings
+from atlas.federation.fingerprints.clusters import Clusters
+from atlas.federation.fingerprints.clusters_sampled import group_many
+from atlas.federation.fingerprints.compare import Prints, Sketches, compare_prints, part_names
+from atlas.federation.fingerprints.compare_streamed import ReadSketches, compare_many
 
 
 @dataclass(frozen=True)

@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import torch
 
-from atlas.config.relations import RelationSettings
-from atlas.federation.cohort import Cohort
-from atlas.federation.desk import ServerState
-from atlas.federation.mixture import change_norms
+from atlas.config.plan import RelationSettings
+from atlas.federation.adapters.cohort import Cohort
+from atlas.federation.mixing.apply import change_norms
 from atlas.federation.plan import Plan
-from atlas.federation.strategy import View
+from atlas.federation.server import ServerState
+from atlas.federation.strategies.base import View
 from atlas.federation.weights import Weights, identity, same, settle
 
 ALPHAS = (0.3, 1.0, 3.0, 10.0)

@@ -1,6 +1,6 @@
-"""The relations of `federation.relations` for many clients: W as sparse rows.
+"""The relations of `federation.strategies.relations` for many clients: W as sparse rows.
 
-Up to `LARGEST_LOGGED` clients W is a matrix, as it is logged and drawn. Beyond, a matrix of all
+Up to `LARGEST_DENSE` clients W is a matrix, as it is logged and drawn. Beyond, a matrix of all
 pairs would cost memory and time in proportion to their square, and mixing with it even more.
 """
 
@@ -11,11 +11,11 @@ from functools import partial
 import scipy
 from torch import Tensor
 
-from atlas.federation.planned import LARGEST_LOGGED
-from atlas.federation.relations import WHOLE_STEP, alpha_of, cluster_mean, diffusion
-from atlas.federation.strategy import View
-from atlas.ops.graph import PAIRS, connect_lonely, near_edges
-from atlas.ops.sparse import (
+from atlas.federation.strategies.base import View
+from atlas.federation.strategies.relations import WHOLE_STEP, alpha_of, cluster_mean, diffusion
+from atlas.ops.graph.near_edges import PAIRS, connect_lonely, near_edges
+from atlas.ops.graph.sparse_rows import (
+    LARGEST_DENSE,
     Edges,
     SharedRows,
     even_steps,
@@ -29,12 +29,12 @@ from atlas.ops.sparse import (
 
 def scaled_diffusion(view: View) -> Tensor | SharedRows:
     """`diffusion`, sparse for many clients."""
-    return diffusion(view) if len(view.clients) <= LARGEST_LOGGED else sparse_diffusion(view)
+    return diffusion(view) if len(view.clients) <= LARGEST_DENSE else sparse_diffusion(view)
 
 
 def scaled_cluster_mean(view: View) -> Tensor | SharedRows:
     """`cluster_mean`, sparse for many clients."""
-    return cluster_mean(view) if len(view.clients) <= LARGEST_LOGGED else sparse_cluster_mean(view)
+    return cluster_mean(view) if len(view.clients) <= LARGEST_DENSE else sparse_cluster_mean(view)
 
 
 def sparse_diffusion(view: View) -> SharedRows:

@@ -7,16 +7,16 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 
-from atlas.federation.cohort import Cohort, adapter_shapes, restart
-from atlas.federation.deliver import Mixing, deliver, describe_mixing
-from atlas.federation.desk import Desk, Observe, ServerState
-from atlas.federation.guard import Expected, Refusal, check_reply
-from atlas.federation.message import Message, encode
-from atlas.federation.mixture import mix_cohort
+from atlas.federation.adapters.cohort import Cohort, adapter_shapes, restart
+from atlas.federation.exchange.guard import Expected, Refusal, check_reply
+from atlas.federation.exchange.message import Message, encode
+from atlas.federation.exchange.transport import Transport
+from atlas.federation.mixing.apply import mix_cohort
+from atlas.federation.mixing.deliver import Mixing, deliver, describe_mixing
 from atlas.federation.plan import Plan
 from atlas.federation.relate import relate, view_of
-from atlas.federation.strategy import Strategy
-from atlas.federation.transport import Transport
+from atlas.federation.server import Desk, Observe, ServerState
+from atlas.federation.strategies.base import Strategy
 from atlas.runs.seeds import generator
 
 

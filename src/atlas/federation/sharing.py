@@ -14,10 +14,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from atlas.federation.forward import Stack, run
-from atlas.federation.split import Gradients
-from atlas.federation.store import ExampleStore, Rows
-from atlas.ops.parallel import cores_for
+from atlas.federation.batching.forward import Stack, run
+from atlas.federation.batching.store import ExampleStore, Rows
+from atlas.federation.training.split import Gradients
+from atlas.runs.cores import cores_for
 
 
 def shared_gradients(

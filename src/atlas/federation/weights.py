@@ -7,9 +7,9 @@ import scipy
 import torch
 from torch import Tensor
 
-from atlas.federation.planned import LARGEST_LOGGED
-from atlas.ops import mixing, sparse
-from atlas.ops.sparse import SharedRows
+from atlas.ops.graph import sparse_rows as sparse
+from atlas.ops.graph.sparse_rows import SharedRows
+from atlas.ops.lowrank import mixing
 
 Weights = Tensor | SharedRows
 """Row-stochastic [n, n]; as a tensor also one per module, [modules, n, n]."""
@@ -17,7 +17,7 @@ Weights = Tensor | SharedRows
 
 def identity(n: int) -> Weights:
     """Nobody learns from anybody."""
-    if n <= LARGEST_LOGGED:
+    if n <= sparse.LARGEST_DENSE:
         return torch.eye(n, dtype=torch.float64)
     return SharedRows(sparse.tidy(scipy.sparse.eye_array(n)), np.arange(n))
 

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from atlas.config.models import FederationConfig
-from atlas.federation.strategy import find_strategy
-from atlas.jobs.outcome import Outcome
+from atlas.config.federation import FederationConfig
+from atlas.federation.strategies.base import find_strategy
+from atlas.jobs.study.outcomes import Outcome
 
 ASIDE = ("strategy", "keep_best", "keep_margin", "alone", "relation", "validate_every")
 """What training alone does not depend on."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from atlas.jobs.outcome import Outcome, mean_by_key
+from atlas.jobs.study.outcomes import Outcome, mean_by_key
 from atlas.ops.statistics import share_of_way
 
 CHANCE = 0.02

@@ -8,7 +8,7 @@ from typing import Any
 
 from rich.table import Table
 
-from atlas.runs.machine import machine_facts
+from atlas.runs.process import machine_facts
 
 CORE = ("torch", "transformers", "peft", "safetensors", "scikit-learn", "scipy", "pydantic")
 EXTRAS = {

@@ -6,9 +6,9 @@ from pathlib import Path
 
 from atlas.config.load import RunConfig, load_resolved
 from atlas.config.memory import MemoryConfig
-from atlas.engines.local import Progress
-from atlas.jobs.run import resume_run, start_run
-from atlas.jobs.running import Finished, Watch, known_result
+from atlas.engines.local.engine import Progress
+from atlas.jobs.federation.run import resume_run, start_run
+from atlas.jobs.runner import Finished, Watch, known_result
 from atlas.runs.folder import RunFolder
 
 
@@ -17,7 +17,7 @@ def start_any(
 ) -> Finished:
     """Start a new run in a fresh folder under `parent`."""
     if isinstance(config, MemoryConfig):
-        from atlas.jobs.memory import start_memory  # a federation can do without its models
+        from atlas.jobs.memory.steps import start_memory  # a federation can do without its models
 
         return start_memory(config, parent, watch, progress)
     return start_run(config, parent, watch, progress)
@@ -32,7 +32,7 @@ def resume_any(
         return done  # whatever today's settings would say of it
     config = load_resolved(folder.config)
     if isinstance(config, MemoryConfig):
-        from atlas.jobs.memory import resume_memory
+        from atlas.jobs.memory.steps import resume_memory
 
         return resume_memory(config, folder, watch, progress)
     return resume_run(path, watch, progress)

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from atlas.build import build_federation
+from atlas.build.federation import build_federation
 from atlas.config.load import load_federation
-from atlas.engines.local import Progress
-from atlas.federation.desk import ignore
-from atlas.federation.planning import describe_plan, make_plan
-from atlas.jobs.planning import planned_clusters
-from atlas.jobs.running import Watch, set_threads
+from atlas.engines.local.engine import Progress
+from atlas.federation.prepare import describe_plan, make_plan
+from atlas.federation.server import ignore
+from atlas.jobs.federation.plan import planned_clusters
+from atlas.jobs.runner import Watch, set_threads
 
 
 def plan_run(

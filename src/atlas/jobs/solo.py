@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from atlas.build import Federation, assemble
+from atlas.build.federation import Federation, assemble
 from atlas.config.capacity import RankSettings
-from atlas.config.models import FederationConfig
-from atlas.engines.local import Progress
-from atlas.federation.evaluate import Scores
-from atlas.federation.message import decode
+from atlas.config.federation import FederationConfig
+from atlas.engines.local.engine import Progress
+from atlas.federation.clients import ClientData
+from atlas.federation.exchange.message import decode
 from atlas.federation.rounds import run_rounds
-from atlas.federation.task import ClientData
-from atlas.jobs.finish import ask_all
-from atlas.jobs.running import Watch
+from atlas.federation.training.evaluate import Scores
+from atlas.jobs.federation.finish import ask_all
+from atlas.jobs.runner import Watch
 
 
 def train_alone(

@@ -12,9 +12,9 @@ from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 
-from atlas.config.models import FederationConfig
+from atlas.config.federation import FederationConfig
 from atlas.errors import InputError
-from atlas.jobs.compare import finish_run
+from atlas.jobs.study.compare import finish_run
 
 
 def main() -> None:

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from atlas.memory.block import Ends, Rows
-from atlas.memory.table import Table
+from atlas.memory.kernels.block import Ends, Rows
+from atlas.memory.kernels.gate_products import Table
 
 
 class Plan(NamedTuple):

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import silu
 
-from atlas.memory import continuum
-from atlas.memory.continuum import Level, LevelState
+from atlas.memory.layer import continuum
+from atlas.memory.layer.continuum import Level, LevelState
 
 Levels = tuple[LevelState, ...] | None
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from atlas.memory.gates import NO_FLOORS, Floors
-from atlas.memory.observe import LayerView
+from atlas.memory.layer.gates import NO_FLOORS, Floors
+from atlas.memory.layer.observe import LayerView
 
 Watch = Callable[[LayerView], None]
 

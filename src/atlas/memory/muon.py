@@ -10,9 +10,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from atlas.memory.rule import Steps
-from atlas.memory.start import Shape
-from atlas.memory.window import band
+from atlas.memory.kernels.chunk_start import Shape
+from atlas.memory.kernels.omega_window import band
+from atlas.memory.rules.rule import Steps
 from atlas.ops.newton_schulz import newton_schulz
 
 

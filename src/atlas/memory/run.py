@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from atlas.memory.chunked import run_chunked
-from atlas.memory.naive import run_naive
-from atlas.memory.rule import Rule, Tokens
-from atlas.memory.state import MemoryState
+from atlas.memory.kernels.chunked import run_chunked
+from atlas.memory.rules.naive import run_naive
+from atlas.memory.rules.rule import Rule, Tokens
+from atlas.memory.rules.state import MemoryState
 
 
 def run_rule(tokens: Tokens, state: MemoryState, rule: Rule) -> tuple[Tensor, MemoryState]:

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from atlas.errors import InputError
-from atlas.memory.levels import Levels
+from atlas.memory.layer.levels import Levels
 
 
 class Stage(NamedTuple):

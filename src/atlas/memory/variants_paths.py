@@ -20,8 +20,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from atlas.memory.variants import Variant
-from atlas.memory.variants_architecture import Linear
+from atlas.memory.miras.architecture import Linear
+from atlas.memory.miras.variant import Variant
 
 
 class Plan(NamedTuple):

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from atlas.ops.lowrank import squared_norms
+from atlas.ops.lowrank.factors import squared_norms
 
 
 def pull(

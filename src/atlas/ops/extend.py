@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 from torch import Tensor
 
-from atlas.ops.clusters import (
+from atlas.ops.clustering.clusters import (
     Floats,
     KMetrics,
     Labels,

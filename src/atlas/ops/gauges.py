@@ -9,8 +9,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from atlas.ops.leading import Leading
-from atlas.ops.lowrank import nearest_gauge, turned_into
+from atlas.ops.lowrank.factors import nearest_gauge, turned_into
+from atlas.ops.lowrank.leading import Leading
 from atlas.ops.span import Layer
 
 TOGETHER = 512

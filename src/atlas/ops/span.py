@@ -13,7 +13,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from atlas.ops.lowrank import rank_mask
+from atlas.ops.lowrank.factors import rank_mask
 
 
 class Layer(NamedTuple):

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from atlas.ops.lowrank import squared_norms
-from atlas.ops.mixing import is_identity_row
+from atlas.ops.lowrank.factors import squared_norms
+from atlas.ops.lowrank.mixing import is_identity_row
 from atlas.ops.span import Layer, Span, row_key, span_of, used_slots
 
 

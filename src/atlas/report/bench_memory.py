@@ -9,7 +9,7 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.ticker import NullFormatter, ScalarFormatter
 
-from atlas.report.drawing import DPI, PALETTE, new_figure, quiet
+from atlas.report.figures.drawing import DPI, PALETTE, new_figure, quiet
 
 Rows = Sequence[Mapping[str, Any]]
 MARKS = ("o", "s", "^", "D")

@@ -8,7 +8,7 @@ from typing import Any
 
 from matplotlib.axes import Axes
 
-from atlas.report.drawing import DPI, PALETTE, new_figure, quiet
+from atlas.report.figures.drawing import DPI, PALETTE, new_figure, quiet
 
 Rows = Sequence[Mapping[str, Any]]
 

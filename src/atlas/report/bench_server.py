@@ -9,7 +9,7 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
-from atlas.report.drawing import DPI, PALETTE, new_figure, quiet
+from atlas.report.figures.drawing import DPI, PALETTE, new_figure, quiet
 
 Rows = Sequence[Mapping[str, Any]]
 FAINT = "#94a3b8"

@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from atlas.config.capacity import MB
-from atlas.report.drawing import Events
-from atlas.report.planned import Planned, colour, read_planned
+from atlas.report.figures.drawing import Events
+from atlas.report.read.cohorts import Planned, colour, read_planned
 
 OUTSIDE = "#8a94a1"
 """Colour of a client that the plan of clusters does not know."""

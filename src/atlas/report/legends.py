@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from atlas.report.planned import MOST_LISTED, colour
+from atlas.report.read.cohorts import MOST_LISTED, colour
 
 GREY = "#475569"
 Row = tuple[str, str, str]

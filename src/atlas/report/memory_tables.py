@@ -8,7 +8,7 @@ from typing import Any
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
-from atlas.report.tables import percent
+from atlas.report.tables.runs import percent
 
 
 def memory_table(summary: Mapping[str, Any]) -> Table:

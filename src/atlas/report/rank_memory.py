@@ -10,10 +10,10 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, NullLocator
 from matplotlib.transforms import ScaledTranslation
 
-from atlas.report.drawing import new_figure, quiet
+from atlas.report.figures.drawing import new_figure, quiet
+from atlas.report.figures.points import Floats, box, place_names, print_places
 from atlas.report.granted import OUTSIDE, Granted
 from atlas.report.legends import GREY, cluster_rows, marker_rows, write_legend
-from atlas.report.naming import Floats, box, place_names, print_places
 from atlas.report.scatter import MARKERS
 
 BESIDE = 8.0

@@ -12,9 +12,9 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
-from atlas.report.drawing import PALETTE, Events, mean_scores, new_figure, quiet, score_axes
-from atlas.report.heatmaps import affinity_figure, mixing_figure
-from atlas.report.planned import MOST_LISTED, Planned, colour, read_planned
+from atlas.report.figures.drawing import PALETTE, Events, mean_scores, new_figure, quiet, score_axes
+from atlas.report.figures.heatmaps import affinity_figure, mixing_figure
+from atlas.report.read.cohorts import MOST_LISTED, Planned, colour, read_planned
 from atlas.report.saving import save_figures
 from atlas.report.scatter import fingerprint_figure
 from atlas.runs.events import read_events

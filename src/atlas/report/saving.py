@@ -8,7 +8,7 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
-from atlas.report.drawing import DPI
+from atlas.report.figures.drawing import DPI
 from atlas.runs.folder import RunFolder
 
 

@@ -7,10 +7,10 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from atlas.report.drawing import new_figure, quiet
+from atlas.report.figures.drawing import new_figure, quiet
+from atlas.report.figures.points import place_names
 from atlas.report.legends import cluster_rows, marker_rows, write_legend
-from atlas.report.naming import place_names
-from atlas.report.planned import Planned, colour
+from atlas.report.read.cohorts import Planned, colour
 
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*", "<", ">")
 MOST_IDS = 30

@@ -8,7 +8,7 @@ from typing import Any
 from rich.table import Table
 
 from atlas.report.memory_tables import memory_table
-from atlas.report.tables import client_table
+from atlas.report.tables.runs import client_table
 
 
 def summary_table(found: Mapping[str, Any]) -> Table:

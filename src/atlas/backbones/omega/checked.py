@@ -6,7 +6,7 @@ from typing import Any
 
 from huggingface_hub.errors import StrictDataclassError
 
-from atlas.backbones.omega.config import AtlasConfig
+from atlas.backbones.memory_lm.config import AtlasConfig
 from atlas.errors import InputError
 
 

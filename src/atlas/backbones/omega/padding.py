@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from atlas.backbones.omega.cache import AtlasCache
+from atlas.backbones.memory_lm.cache import AtlasCache
 
 
 class Padding(NamedTuple):

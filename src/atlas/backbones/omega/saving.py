@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from atlas.backbones.load import quiet_library
-from atlas.backbones.omega.heads import AtlasForCausalLM
+from atlas.backbones.memory_lm.heads import AtlasForCausalLM
 
 
 def save_model(model: AtlasForCausalLM, place: Path) -> None:

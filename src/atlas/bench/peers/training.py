@@ -17,9 +17,9 @@ from transformers import (
 )
 from transformers.utils import logging
 
-from atlas.backbones.tokens import Specials, causal_inputs, classification_inputs
+from atlas.backbones.tokenizer import Specials, causal_inputs, classification_inputs
 from atlas.bench.federation_work import Work, read_work
-from atlas.federation.backbone import Inputs
+from atlas.federation.batching.backbone import Inputs
 
 ROOT = "base_model.model."
 

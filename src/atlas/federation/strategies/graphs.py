@@ -6,7 +6,7 @@ clusters. `atlas` diffuses inside clusters, and every client keeps what its vali
 """
 
 from atlas.federation.relations_sparse import scaled_cluster_mean, scaled_diffusion
-from atlas.federation.strategy import Strategy, register
+from atlas.federation.strategies.base import Strategy, register
 
 MIRA = register(
     Strategy(name="mira", relation=scaled_diffusion, reach="present", plans="fingerprints")

@@ -1,5 +1,5 @@
 """Every client for itself."""
 
-from atlas.federation.strategy import Strategy, identity, register
+from atlas.federation.strategies.base import Strategy, identity, register
 
 LOCAL = register(Strategy(name="local", relation=identity))

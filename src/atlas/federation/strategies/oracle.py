@@ -5,8 +5,8 @@ It reads the task labels that a real federation has to find out, so it is a yard
 
 from torch import Tensor
 
-from atlas.federation.strategy import Strategy, View, register
-from atlas.ops.affinity import group_shares
+from atlas.federation.strategies.base import Strategy, View, register
+from atlas.ops.graph.affinity import group_shares
 
 
 def same_task(view: View) -> Tensor:

@@ -4,7 +4,7 @@
 trains a personal adapter beside the averaged one and pulls it to what was delivered last.
 """
 
-from atlas.federation.strategy import Strategy, data_shares, register
+from atlas.federation.strategies.base import Strategy, data_shares, register
 
 FEDPROX = register(Strategy(name="fedprox", relation=data_shares, anchor="start"))
 DITTO = register(Strategy(name="ditto", relation=data_shares, anchor="global"))

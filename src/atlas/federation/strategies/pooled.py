@@ -1,5 +1,5 @@
 """The ceiling: one adapter per task, trained on the data of all its clients together."""
 
-from atlas.federation.strategy import Strategy, identity, register
+from atlas.federation.strategies.base import Strategy, identity, register
 
 POOLED = register(Strategy(name="pooled", relation=identity, pool="task"))

@@ -7,8 +7,8 @@ factors, which is exact; clients add the product to a dense change of their own 
 `ffa` (Sun et al. 2024) leaves A as drawn, so that the mean of B alone is exact.
 """
 
-from atlas.federation.relations import norm_shares
-from atlas.federation.strategy import Strategy, data_shares, register
+from atlas.federation.strategies.base import Strategy, data_shares, register
+from atlas.federation.strategies.relations import norm_shares
 
 HETLORA = register(Strategy(name="hetlora", relation=norm_shares, space="factors"))
 FLEXLORA = register(Strategy(name="flexlora", relation=data_shares, space="svd"))

@@ -1,0 +1,118 @@
+"""What a backbone takes on a device: bytes of weights, and numbers that training keeps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from torch import Tensor, nn
+
+from atlas.backbones.blocks import Config
+from atlas.backbones.families import Family
+from atlas.backbones.parts import stay
+from atlas.errors import InputError
+from atlas.federation.batching.backbone import Footprint
+
+
+def weigh(
+    model: nn.Module, family: Family, embeddings: nn.Module, blocks: nn.ModuleList, config: Config
+) -> Footprint:
+    """The footprint of a loaded model; weights that two parts share count where they come first.
+
+    Args:
+        model: The whole model.
+        family: How it is cut.
+        embeddings: Its part below the first block.
+        blocks: Its blocks.
+        config: Of its body.
+
+    Raises:
+        InputError: If the family's blocks cannot be taken apart, so that nothing is known of what
+            they keep.
+    """
+    if family.parts is None:
+        raise InputError(
+            f"ranks.method, split.point: what a step of a model of the {family.name} family keeps "
+            "is not known, so neither can be planned; allowed: ranks.method=fixed and no split"
+        )
+    seen: set[int] = set()
+    below = _new_bytes(embeddings.parameters(), seen)
+    each = tuple(_new_bytes(block.parameters(), seen) for block in blocks)
+    # Blocks of one model are alike; the last one speaks for all.
+    widths = _widths(family, blocks[-1])
+    spread, read_spread = _kept_by_attention(family, widths)
+    return Footprint(
+        embeddings=below,
+        blocks=each,
+        top=_new_bytes(model.parameters(), seen),
+        itemsize=next(model.parameters()).element_size(),
+        width=config.hidden_size,
+        kept=_kept_by_tokens(config.hidden_size, widths),
+        spread=spread,
+        read=config.hidden_size,
+        read_spread=read_spread,
+        passing=config.hidden_size + widths["up"],
+        scores=config.num_attention_heads * family.scores,
+        inputs=_adapter_inputs(family, blocks, config.hidden_size, widths["up"]),
+        vocabulary=config.vocab_size if family.mask == "causal" else 0,
+    )
+
+
+def _kept_by_tokens(width: int, widths: Mapping[str, int]) -> int:
+    """Numbers per token that a block keeps beside attention.
+
+    Its input, what its two norms were given (those of a gated model keep it twice, before and after
+    they scale it), and the inputs of the feed-forward part's activation (three where a gate
+    multiplies).
+    """
+    if "gate" in widths:
+        return 4 * width + 3 * widths["up"]
+    return 3 * width + widths["up"]
+
+
+def _kept_by_attention(family: Family, widths: Mapping[str, int]) -> tuple[int, int]:
+    """Numbers per place that attention keeps: in a whole block, and where one place is read.
+
+    Queries, keys, values and what it gave; heads that share keys and values get copies of them.
+    Where one place is read, tokens stand in for keys and values if positions do not turn keys.
+    """
+    query, key, value = widths["query"], widths["key"], widths["value"]
+    if "gate" in widths:
+        key = value = query
+    attended = 0 if family.scores else query
+    read = query if family.parts is not None and family.parts.turn is stay else key + value
+    return query + key + value + attended, read
+
+
+def _widths(family: Family, block: nn.Module) -> dict[str, int]:
+    found = {}
+    for short, path in family.modules.items():
+        module = block.get_submodule(path)
+        assert isinstance(module, nn.Linear)
+        found[short] = module.out_features
+    return found
+
+
+def _adapter_inputs(
+    family: Family, blocks: nn.ModuleList, width: int, mlp: int
+) -> dict[str, tuple[str, int]]:
+    """What an adapter keeps beyond its block's own needs, by full module name."""
+    inputs = {"up": ("mlp", width), "gate": ("mlp", width), "down": ("down", mlp)}
+    if "gate" in family.modules:
+        inputs |= dict.fromkeys(("query", "key", "value"), ("attention", width))
+    if family.scores:
+        inputs["output"] = ("output", width)
+    return {
+        f"{family.blocks}.{index}.{family.modules[short]}": entry
+        for index in range(len(blocks))
+        for short, entry in inputs.items()
+        if short in family.modules
+    }
+
+
+def _new_bytes(parameters: Iterable[Tensor], seen: set[int]) -> int:
+    total = 0
+    for parameter in parameters:
+        if id(parameter) not in seen:
+            seen.add(id(parameter))
+            total += parameter.numel() * parameter.element_size()
+    return total

@@ -1,0 +1,205 @@
+"""The body of an Atlas language model: embeddings, blocks, and a norm."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+from transformers.modeling_layers import GradientCheckpointingLayer
+from transformers.modeling_outputs import BaseModelOutputWithPast
+from transformers.utils.generic import can_return_tuple
+from transformers.utils.output_capturing import capture_outputs
+
+from atlas.backbones.memory_lm.cache import AtlasCache
+from atlas.backbones.memory_lm.config import AtlasConfig
+from atlas.backbones.omega.padding import Padding, read_padding
+from atlas.memory.convolution import CausalConvolution
+from atlas.memory.feedforward import ContinuumLevel
+from atlas.memory.layer.branch import MemoryBranch
+from atlas.memory.layer.gates import Floors, Gate
+from atlas.memory.layer.layer import MemoryLayer
+from atlas.memory.layer.observe import LayerView, observe
+from atlas.memory.layer.state import BlockState
+from atlas.memory.manner import Manner, Watch
+from atlas.memory.schedule import Stage
+
+OWN_START = (CausalConvolution, ContinuumLevel, Gate, MemoryBranch, MemoryLayer)
+"""Modules that say themselves where their weights start."""
+
+
+@dataclass
+class AtlasModelOutput(BaseModelOutputWithPast):  # type: ignore[misc]
+    """What the body gives: `past_key_values` is an `AtlasCache`, `attentions` are never kept.
+
+    Attributes:
+        memory: If asked for, what the memories did (see `observe`).
+    """
+
+    memory: dict[str, float] | None = None
+
+
+class AtlasBlock(GradientCheckpointingLayer):  # type: ignore[misc]
+    """x + layer(norm(x)), then the same with the feed-forward part."""
+
+    def __init__(self, config: AtlasConfig) -> None:
+        """A block with random weights."""
+        super().__init__()
+        self.input_layernorm = nn.RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
+        self.mixer = MemoryLayer(config.layer_settings())
+        self.post_attention_layernorm = nn.RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
+        self.mlp = config.feed_forward_part()
+        self.floors = config.floors()
+
+    def start(self, batch: int, manner: Manner | None = None) -> BlockState:
+        """The state before the first token."""
+        return BlockState(self.mixer.start(batch, self._manner(manner)), self.mlp.start(batch))
+
+    def forward(
+        self,
+        hidden: Tensor,
+        state: BlockState | None = None,
+        real: Tensor | None = None,
+        manner: Manner | None = None,
+    ) -> tuple[Tensor, BlockState]:
+        """Read T tokens.
+
+        Args:
+            hidden: [B, T, D].
+            state: Before the first of them; None at the start of a text.
+            real: False at padding, [B, T]; None if it need not be known.
+            manner: How to read; None is as the config says.
+
+        Returns:
+            [B, T, D] and the state after the last token.
+        """
+        how = self._manner(manner)
+        before = self.start(len(hidden), how) if state is None else state
+        mixed, layer = self.mixer(self.input_layernorm(hidden), before.layer, real, how)
+        hidden = hidden + mixed
+        added, levels = self.mlp(self.post_attention_layernorm(hidden), before.levels)
+        return hidden + added, BlockState(layer, levels)
+
+    def _manner(self, manner: Manner | None) -> Manner:
+        return Manner(self.floors) if manner is None else manner
+
+
+class AtlasPreTrainedModel(PreTrainedModel):  # type: ignore[misc]
+    """What all Atlas models have in common."""
+
+    config: AtlasConfig
+    config_class = AtlasConfig
+    base_model_prefix = "model"
+    supports_gradient_checkpointing = True
+    _no_split_modules = ["AtlasBlock"]
+    _skip_keys_device_placement = ["past_key_values"]
+    _can_record_outputs = {"hidden_states": AtlasBlock}
+
+    def set_chunks(self, stage: Stage) -> None:
+        """Go on with the chunks of a stage (see `atlas.memory.schedule`); no weight changes.
+
+        The config changes with it, so that what is saved is the model of that stage.
+
+        Raises:
+            InputError: Its memories cannot have such chunks.
+        """
+        self.config.set_chunks(stage)
+        for module in self.modules():
+            if isinstance(module, MemoryLayer):
+                module.set_chunks(stage)
+
+    @torch.no_grad()
+    def _init_weights(self, module: nn.Module) -> None:
+        if isinstance(module, OWN_START):
+            module.reset_parameters()
+        else:
+            super()._init_weights(module)
+
+
+class AtlasModel(AtlasPreTrainedModel):
+    """The body without a head."""
+
+    def __init__(self, config: AtlasConfig) -> None:
+        """A body with random weights."""
+        super().__init__(config)
+        self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size)
+        self.layers = nn.ModuleList(AtlasBlock(config) for _ in range(config.num_hidden_layers))
+        self.norm = nn.RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
+        self.gradient_checkpointing = False
+        self.post_init()
+
+    def start_states(self, batch: int) -> list[BlockState]:
+        """The state of every block before the first token."""
+        return [cast(AtlasBlock, block).start(batch) for block in self.layers]
+
+    @can_return_tuple  # type: ignore[untyped-decorator]
+    @capture_outputs  # type: ignore[untyped-decorator]
+    def forward(  # noqa: PLR0913 - the library's signature
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        past_key_values: AtlasCache | None = None,
+        inputs_embeds: Tensor | None = None,
+        use_cache: bool | None = None,
+        floors: Floors | None = None,
+        output_memory: bool = False,
+        **kwargs: Any,  # noqa: ANN401
+    ) -> AtlasModelOutput:
+        """Read T tokens.
+
+        Args:
+            input_ids: [B, T].
+            attention_mask: Zero at padding, [B, T] or with the tokens read before in front.
+            past_key_values: The state before the first token; changed in place.
+            inputs_embeds: [B, T, D] instead of ids.
+            use_cache: Whether to give the state after the last token.
+            floors: Of the gates, instead of the config's.
+            output_memory: Whether to measure what the memories did.
+            **kwargs: What the library passes on to other models.
+
+        Raises:
+            ValueError: If padding stands where it would change other tokens.
+        """
+        del kwargs
+        if (input_ids is None) == (inputs_embeds is None):
+            raise ValueError("give either input_ids or inputs_embeds")
+        hidden = self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds
+        cache = AtlasCache() if past_key_values is None else past_key_values
+        padding = read_padding(attention_mask, hidden.shape[1])
+        padding.check(self.config.padding_before, cache)
+        views: dict[str, LayerView] | None = {} if output_memory else None
+        hidden, states = self._through(hidden, cache, padding, floors, views)
+        cache.states, cache.ended = states, padding.after
+        wanted = self.config.use_cache if use_cache is None else use_cache
+        return AtlasModelOutput(
+            last_hidden_state=self.norm(hidden),
+            past_key_values=cache if wanted or past_key_values is not None else None,
+            memory=None if views is None else observe(views),
+        )
+
+    def _through(
+        self,
+        hidden: Tensor,
+        cache: AtlasCache,
+        padding: Padding,
+        floors: Floors | None,
+        views: dict[str, LayerView] | None,
+    ) -> tuple[Tensor, list[BlockState]]:
+        """All blocks; `views`, if given, is filled by name of block."""
+        states: list[BlockState] = []
+        for i, block in enumerate(self.layers):
+            before = cache.states[i] if cache.states else None
+            watch = None if views is None else _put(views, f"layers.{i}")
+            manner = Manner(self.config.floors() if floors is None else floors, watch)
+            hidden, after = block(hidden, before, padding.real, manner)
+            states.append(after)
+        return hidden, states
+
+
+def _put(views: dict[str, LayerView], name: str) -> Watch:
+    def watch(view: LayerView) -> None:
+        views[name] = view
+
+    return watch

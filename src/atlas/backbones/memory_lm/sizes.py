@@ -1,0 +1,55 @@
+"""Model sizes by name, and the same size without a memory."""
+
+from __future__ import annotations
+
+import torch
+
+from atlas.backbones.memory_lm.config import AtlasConfig
+from atlas.backbones.memory_lm.model import AtlasBlock
+
+
+def small(vocab_size: int = 4096) -> AtlasConfig:
+    """About 10 million parameters: 8 blocks of width 256; 9.8 with a vocabulary of 4096."""
+    return AtlasConfig(
+        vocab_size=vocab_size,
+        hidden_size=256,
+        num_hidden_layers=8,
+        num_attention_heads=4,
+        intermediate_size=704,
+        attention_window=64,
+        persistent_tokens=4,
+    )
+
+
+def omega_300m() -> AtlasConfig:
+    """The 300 M Omega class, 389.5 million parameters: 20 blocks of width 1024.
+
+    Each token's step weighs the errors of the last four tokens.
+    """
+    return AtlasConfig(
+        vocab_size=32000,
+        hidden_size=1024,
+        num_hidden_layers=20,
+        num_attention_heads=16,
+        intermediate_size=3008,
+        attention_window=512,
+        persistent_tokens=10,
+        rule={"window": 4},
+    )
+
+
+SIZES = {"small": small, "omega-300m": omega_300m}
+
+
+def without_memory(config: AtlasConfig) -> AtlasConfig:
+    """The same model with window attention alone, its feed-forward part wider by what is gone."""
+    settings = {**config.to_dict(), "placement": "none"}
+    bare = AtlasConfig(**settings)
+    gone = _block_size(config) - _block_size(bare)
+    wider = config.intermediate_size + round(gone / (3 * config.hidden_size))
+    return AtlasConfig(**{**settings, "intermediate_size": wider})
+
+
+def _block_size(config: AtlasConfig) -> int:
+    with torch.device("meta"):
+        return sum(parameter.numel() for parameter in AtlasBlock(config).parameters())

@@ -1,0 +1,161 @@
+"""From examples to token ids: padding, truncation and the shift of causal targets."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from tokenizers import Tokenizer as Backend
+from torch import Tensor
+
+from atlas.backbones.blocks import Config, Tokenizer
+from atlas.errors import InputError
+from atlas.federation.batching.backbone import Inputs
+from atlas.federation.clients import Example
+
+IGNORE = -100
+
+
+@dataclass(frozen=True)
+class Specials:
+    """The token ids that sequences are built with; None where the tokenizer has none."""
+
+    pad: int
+    bos: int | None
+    eos: int | None
+
+    @classmethod
+    def of(cls, tokenizer: Tokenizer, config: Config) -> Specials:
+        """The tokenizer's own ids, those of the config where it has none."""
+        eos = tokenizer.eos_token_id
+        if eos is None and isinstance(config.eos_token_id, int):
+            eos = config.eos_token_id
+        pad = tokenizer.pad_token_id
+        if pad is None:
+            pad = eos if eos is not None else 0
+        return cls(pad=pad, bos=tokenizer.bos_token_id, eos=eos)
+
+    def start(self, prompt: Sequence[int]) -> list[int]:
+        """What stands before a prompt; never nothing before nothing."""
+        if self.bos is not None:
+            return [self.bos]
+        return [] if prompt else [self.eos if self.eos is not None else self.pad]
+
+
+def encode(tokenizer: Tokenizer, texts: Sequence[str]) -> list[list[int]]:
+    """Token ids of each text alone, without special tokens and of any length."""
+    if not texts:
+        return []
+    batch = tokenizer(
+        list(texts),
+        add_special_tokens=False,
+        truncation=False,
+        padding=False,
+        return_attention_mask=False,
+        return_token_type_ids=False,
+        verbose=False,
+    )
+    ids: list[list[int]] = batch["input_ids"]
+    return ids
+
+
+def pad_rows(rows: Sequence[Sequence[int]], value: int, *, left: bool = False) -> Tensor:
+    """Rows of unequal length as one matrix [N, T]."""
+    mask = row_mask(rows, left=left)
+    out = torch.full(mask.shape, value, dtype=torch.long)
+    out[mask] = torch.tensor([token for row in rows for token in row], dtype=torch.long)
+    return out
+
+
+def row_mask(rows: Sequence[Sequence[int]], *, left: bool = False) -> Tensor:
+    """True at the places of `pad_rows` that hold a row's own tokens [N, T]."""
+    lengths = torch.tensor([len(row) for row in rows], dtype=torch.long)[:, None]
+    longest = int(lengths.max()) if len(rows) else 0
+    places = torch.arange(longest)[None]
+    return places >= longest - lengths if left else places < lengths
+
+
+def classification_inputs(
+    tokenizer: Tokenizer,
+    examples: Sequence[Example],
+    max_length: int,
+    specials: Specials,
+) -> Inputs:
+    """One or two segments per example, cut from the longer one, padded to the longest."""
+    segments = {len(example.texts) for example in examples}
+    if not segments <= {1, 2} or len(segments) > 1:
+        raise InputError(f"examples must all have one text or all have two, got {segments}")
+    if not examples:
+        empty = torch.zeros((0, 0), dtype=torch.long)
+        return Inputs(empty, empty.bool(), empty)
+    batch = tokenizer(
+        [example.texts[0] for example in examples],
+        [example.texts[1] for example in examples] if segments == {2} else None,
+        truncation="longest_first",
+        max_length=max_length,
+        padding=False,
+        return_attention_mask=False,
+        return_token_type_ids=True,
+        verbose=False,
+    )
+    # A tokenizer without special tokens makes nothing of an empty text; attention needs one token.
+    rows = [row or specials.start(row) for row in batch["input_ids"]]
+    types = [row or [0] for row in batch["token_type_ids"]]
+    return Inputs(pad_rows(rows, specials.pad), row_mask(rows), pad_rows(types, 0))
+
+
+def causal_inputs(
+    tokenizer: Tokenizer,
+    examples: Sequence[Example],
+    max_length: int,
+    specials: Specials,
+) -> Inputs:
+    """Prompt and answer per example; only the answer and its end carry loss."""
+    wrong = next((e for e in examples if len(e.texts) != 1), None)
+    if wrong is not None:
+        raise InputError(f"causal examples have one text, the prompt, got {len(wrong.texts)}")
+    prompts = encode(tokenizer, [example.texts[0] for example in examples])
+    answers = encode(tokenizer, [example.answer for example in examples])
+    rows, targets = [], []
+    for prompt, answer in zip(prompts, answers, strict=True):
+        row, target = causal_row(prompt, answer, max_length, specials)
+        rows.append(row)
+        targets.append(target)
+    ids = pad_rows(rows, specials.pad)
+    return Inputs(ids, row_mask(rows), torch.zeros_like(ids), pad_rows(targets, IGNORE))
+
+
+def causal_row(
+    prompt: list[int], answer: list[int], max_length: int, specials: Specials
+) -> tuple[list[int], list[int]]:
+    """Input ids and targets of one example.
+
+    The last token is only ever expected, never read, so it is not among the ids. What does not
+    fit is cut from the left of the prompt; an answer too long by itself loses its end.
+    """
+    start = specials.start(prompt)
+    end = [specials.eos] if specials.eos is not None else []
+    tail = (answer + end)[:max_length]
+    room = max_length + 1 - len(start) - len(tail)
+    kept = prompt[max(0, len(prompt) - room) :]
+    tokens = start + kept + tail
+    unscored = len(start) + len(kept) - 1
+    return tokens[:-1], [IGNORE] * unscored + tail
+
+
+def prompt_row(prompt: list[int], room: int, specials: Specials) -> list[int]:
+    """A prompt as it stands before an answer, cut from the left to `room` tokens."""
+    start = specials.start(prompt)
+    return (start + prompt[max(0, len(start) + len(prompt) - room) :])[:room]
+
+
+def tokenizer_identity(tokenizer: Tokenizer) -> str:
+    """A short name by which equal tokenizers are known: vocabulary size and content hash."""
+    backend = Backend.from_str(tokenizer.backend_tokenizer.to_str())
+    # Calls leave their truncation and padding behind in the backend; they are not its identity.
+    backend.no_truncation()
+    backend.no_padding()
+    digest = hashlib.sha256(backend.to_str().encode()).hexdigest()
+    return f"{len(tokenizer)}-{digest[:16]}"

@@ -1,0 +1,232 @@
+"""From settings to objects; the only folder that knows both."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from atlas.build.devices import deal_devices, find_sites, fixed_splits
+from atlas.build.models import (
+    check_kind,
+    check_ranks,
+    find_member,
+    find_model,
+    open_backbone,
+    start_cohort,
+    text_limits,
+)
+from atlas.config.federation import FederationConfig
+from atlas.config.plan import FingerprintSettings
+from atlas.data.clients import load_clients
+from atlas.engines.local.engine import LocalEngine, Progress
+from atlas.engines.local.groups import ACCEPTS, Group
+from atlas.errors import InputError
+from atlas.federation import strategies as strategies
+from atlas.federation.adapters.cohort import Cohort, adapter_shapes
+from atlas.federation.batching.forward import Model
+from atlas.federation.clients import ClientData
+from atlas.federation.fingerprints.take import print_shapes
+from atlas.federation.holder import POOLS, Holder
+from atlas.federation.plan import Plan
+from atlas.federation.rounds import without_heads
+from atlas.federation.server import ServerState
+from atlas.federation.strategies.base import Strategy, find_strategy
+from atlas.federation.training.loop import Clock
+
+
+@dataclass
+class Federation:
+    """Everything a federation needs to run.
+
+    Attributes:
+        config: Its settings.
+        plan: What the round loop follows.
+        state: What the server remembers.
+        engine: Where clients run.
+        holders: Who holds an adapter, by id.
+        models: The model of every holder's group, by holder id.
+    """
+
+    config: FederationConfig
+    plan: Plan
+    state: ServerState
+    engine: LocalEngine
+    holders: dict[str, Holder]
+    models: dict[str, Model]
+
+    @property
+    def ranks(self) -> dict[str, tuple[int, ...]]:
+        """The ranks of every holder's adapter."""
+        cohorts = self.state.cohorts.values()
+        return {m.id: m.ranks for cohort in cohorts for m in cohort.members}
+
+    @cached_property
+    def identity(self) -> dict[str, str]:
+        """Hashes of all examples and of every backbone's weights.
+
+        A resumed run must meet the data and models it was started with, or its bits mean nothing.
+        """
+        digest = hashlib.sha256()
+        for holder in self.holders.values():
+            for client in (holder.data, *holder.members):
+                splits = (client.train, client.validation, client.test)
+                digest.update(repr((client.id, client.task, splits)).encode())
+        names = {holder.data.backbone for holder in self.holders.values()}
+        weights = {n: open_backbone(self.config, n).weights_id for n in sorted(names)}
+        return {"data": digest.hexdigest(), **{f"weights of {n}": w for n, w in weights.items()}}
+
+
+def build_federation(config: FederationConfig, progress: Progress | None = None) -> Federation:
+    """Load data and backbones and set up rounds, server and clients.
+
+    Raises:
+        InputError: If anything the settings name cannot be had.
+    """
+    _strategy(config)  # a wrong name is told before data is read
+    return assemble(config, load_clients(config), progress)
+
+
+def assemble(
+    config: FederationConfig, clients: Sequence[ClientData], progress: Progress | None = None
+) -> Federation:
+    """A federation of clients whose data is at hand."""
+    strategy = _strategy(config)
+    named = [replace(c, backbone=c.backbone or config.backbone.name) for c in clients]
+    named = deal_devices(config, named)
+    holders = POOLS[strategy.pool](named)
+    groups, server = _groups(config, strategy, holders)
+    engine = LocalEngine(
+        groups,
+        config.train,
+        clock=Clock(config.seed, 0, config.rounds),
+        travels=strategy.travels,
+        progress=progress,
+    )
+    fingerprint = _fingerprint(config, strategy)
+    plan = Plan(
+        strategy=strategy,
+        tasks={holder.id: holder.data.task.name for holder in holders},
+        rounds=config.rounds,
+        seed=config.seed,
+        sample=config.sample,
+        absent=config.absent,
+        validate_every=config.validate_every,
+        fingerprint=fingerprint,
+        clusters=config.clusters,
+        relation=config.relation,
+        print_shapes=_print_shapes(groups, fingerprint),
+        ranks=config.ranks,
+        split=config.split,
+        sites=find_sites(config, groups) if strategy.pool == "none" else {},
+    )
+    return Federation(
+        config=config,
+        plan=plan,
+        state=ServerState(server),
+        engine=engine,
+        holders={holder.id: holder for holder in holders},
+        models={client: group.model for group in groups for client in group.holders},
+    )
+
+
+def _strategy(config: FederationConfig) -> Strategy:
+    strategy = find_strategy(config.strategy)
+    if config.keep_best is not None and strategy.pool == "none":
+        strategy = replace(strategy, keep_best=config.keep_best)
+    if strategy.keep_best and config.alone is False:
+        raise InputError("alone: false, but keep_best needs the solo shadow; allowed: true, needed")
+    if strategy.keep_best and strategy.anchor == "global":
+        raise InputError(
+            f"keep_best: true, but under {strategy.name} clients use personal adapters, not the "
+            "mixtures they would accept; allowed: false"
+        )
+    if strategy.keep_best and strategy.deliver == "merge":
+        raise InputError(
+            f"keep_best: true, but under {strategy.name} mixtures are merged whole and adapters "
+            "start again, so there is nothing to go back to; allowed: false"
+        )
+    return strategy
+
+
+def _fingerprint(config: FederationConfig, strategy: Strategy) -> FingerprintSettings:
+    """Heads that never leave the client do not do so in a fingerprint either."""
+    if strategy.heads == "personal":
+        return config.fingerprint.model_copy(update={"head": False})
+    return config.fingerprint
+
+
+def _print_shapes(
+    groups: Sequence[Group], settings: FingerprintSettings
+) -> dict[str, dict[str, tuple[int, ...]]]:
+    found = {}
+    for group in groups:
+        backbone = group.model.backbone
+        if settings.blocks > backbone.depth:
+            raise InputError(
+                f"fingerprint.blocks: {settings.blocks} given, but {backbone.name} has "
+                f"{backbone.depth} blocks"
+            )
+        for member in group.arms["held"].members:
+            shapes = adapter_shapes(group.model.layout, member)
+            head = {name: shape for name, shape in shapes.items() if name.startswith("head/")}
+            found[member.id] = print_shapes(group.model, head, settings)
+    return found
+
+
+def _groups(
+    config: FederationConfig, strategy: Strategy, holders: Sequence[Holder]
+) -> tuple[list[Group], dict[str, Cohort]]:
+    """Training groups (backbone and kind of task) and the server's cohorts (backbone)."""
+    by_backbone: dict[str, list[Holder]] = {}
+    for holder in holders:
+        by_backbone.setdefault(holder.data.backbone, []).append(holder)
+    check_ranks(config, holders)
+    groups, server = [], {}
+    for name, owners in sorted(by_backbone.items()):
+        model = find_model(config, name)
+        members = {h.id: find_member(config.adapter, model.layout, h) for h in owners}
+        server[name] = start_cohort(config, model, list(members.values()))
+        if strategy.heads == "personal":
+            server[name] = without_heads(server[name])
+        for kind in sorted({holder.data.task.kind for holder in owners}):
+            chosen = [holder for holder in owners if holder.data.task.kind == kind]
+            check_kind(config, model, kind, chosen[0])
+            start = start_cohort(config, model, [members[holder.id] for holder in chosen])
+            groups.append(_group(config, strategy, model, chosen, start))
+    return groups, server
+
+
+def _group(
+    config: FederationConfig,
+    strategy: Strategy,
+    model: Model,
+    holders: Sequence[Holder],
+    start: Cohort,
+) -> Group:
+    arms = {"held": replace(start, trains=strategy.trains)}
+    if (config.alone is True or strategy.keep_best) and strategy.pool == "none":
+        arms["shadow"] = start
+    if strategy.anchor == "global":
+        arms["personal"] = start
+    free = _free_step(config, strategy)
+    return Group(
+        model=model,
+        holders={holder.id: holder for holder in holders},
+        arms=arms,
+        limits=text_limits(config),
+        anchor=strategy.anchor,
+        keeps_best=strategy.keep_best,
+        weigh=config.train.weigh,
+        margin=config.keep_margin,
+        splits=fixed_splits(config, model.backbone, [holder.id for holder in holders]),
+        shares=ACCEPTS if strategy.keep_best or free else (1.0,),
+        accepting="fittest" if free else "unless worse",
+        deliver=strategy.deliver,
+    )
+
+
+def _free_step(config: FederationConfig, strategy: Strategy) -> bool:
+    """Whether each client chooses how far it steps toward its neighbours."""
+    return strategy.plans != "nothing" and config.relation.eta == "auto"

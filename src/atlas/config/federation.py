@@ -1,0 +1,215 @@
+"""The settings of a run as strict, frozen pydantic models."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from atlas.config.base import Positive, Settings, Share
+from atlas.config.capacity import DeviceSettings, RankSettings, SplitSettings
+from atlas.config.plan import ClusterSettings, FingerprintSettings, RelationSettings
+
+CLIENT_ID = r"^[A-Za-z0-9_-]{1,64}$"
+ClientId = Annotated[str, Field(pattern=CLIENT_ID)]
+Weighing = Literal["examples", "metric"]
+"""Whether examples count alike in a loss, or as in their task's metric."""
+Metric = Literal["accuracy", "balanced_accuracy", "f1", "matthews", "exact_match", "token_f1"]
+
+
+class BackboneSettings(Settings):
+    """Which frozen model the clients share."""
+
+    name: str = Field("minilm", description="minilm, tiny, tiny-causal, a folder, or a hub id")
+    allow_hub: bool = Field(False, description="may fetch `name` from the model hub")
+    dtype: Literal["float32", "float64", "bfloat16"] = "float32"
+    max_length: Annotated[int, Field(ge=4, le=8192)] = Field(64, description="tokens kept")
+    max_new_tokens: Annotated[int, Field(ge=1, le=4096)] = Field(
+        64, description="length limit of generated answers"
+    )
+    compile: Literal["inductor", "aot_eager"] | None = Field(
+        None, description="torch.compile's backend for the part of blocks after attention"
+    )
+
+
+class AdapterSettings(Settings):
+    """Where the low-rank adapters sit and how large they are."""
+
+    modules: list[str] = Field(
+        default=["query", "value"],
+        min_length=1,
+        description="linear modules: query, key, value, output, up, down, gate, or their own names",
+    )
+    blocks: Positive = Field(2, description="adapters sit in the last so many blocks")
+    rank: Annotated[int, Field(ge=1, le=512)] = 8
+    ranks: dict[ClientId, int | list[int]] = Field(
+        default_factory=dict, description="ranks of single clients: one number, or one per layer"
+    )
+    alpha: Annotated[float, Field(gt=0)] = 16.0
+
+
+class EarlyStop(Settings):
+    """Ends a client's local training once its validation loss stops falling."""
+
+    patience: Positive = 1
+
+
+class TrainSettings(Settings):
+    """Local training of one round."""
+
+    epochs: Positive | None = Field(1, description="local epochs per round; null with `steps`")
+    steps: Positive | None = Field(None, description="local steps per round instead of epochs")
+    batch: Positive = 16
+    lr: Annotated[float, Field(gt=0, le=1)] = 5e-4
+    head_lr: Annotated[float, Field(gt=0, le=1)] | None = Field(None, description="default: lr")
+    schedule: Literal["constant", "linear", "cosine"] = "constant"
+    warmup: Share = Field(0.0, description="share of the run over which lr rises from zero")
+    round_decay: Annotated[float, Field(gt=0, le=1)] = 1.0
+    weight_decay: Annotated[float, Field(ge=0, le=1)] = 0.01
+    clip: Annotated[float, Field(gt=0)] | None = 1.0
+    keep_moments: bool = Field(False, description="carry optimiser moments over rounds")
+    weigh: Weighing = Field(
+        "examples",
+        description="what counts alike in the loss: examples, or classes where the task's metric "
+        "minds rare ones (every metric but accuracy)",
+    )
+    anchor: Annotated[float, Field(ge=0)] = Field(
+        0.1, description="pull toward the anchor: fedprox's mu, ditto's lambda"
+    )
+    early_stop: EarlyStop | None = None
+    stacked: bool = Field(True, description="false trains clients one by one (the slow twin)")
+    prefix_cache_mb: Annotated[int, Field(ge=0)] | None = Field(
+        None,
+        description="memory for outputs of the blocks below the adapters; beyond it they are in a "
+        "temporary file; 0: recompute; null: 16, on an accelerator 2048",
+    )
+    prefix_format: Literal["exact", "half"] = Field(
+        "exact", description="how they are kept; half: 16 bits, errors up to 1 in 2,000"
+    )
+    prefix_holds: Literal["inputs", "projections"] | None = Field(
+        None,
+        description="of the first block with adapters: its input, or also its frozen queries, keys "
+        "and values, which take more room and less time; null: projections, on an accelerator "
+        "inputs",
+    )
+
+    @model_validator(mode="after")
+    def _one_length(self) -> TrainSettings:
+        if (self.epochs is None) == (self.steps is None):
+            raise ValueError("set exactly one of epochs and steps; the other must be null")
+        return self
+
+
+class PartitionSettings(Settings):
+    """How one task's training data is dealt to its clients."""
+
+    method: Literal["iid", "dirichlet", "field"] = "iid"
+    alpha: Annotated[float, Field(gt=0)] = Field(0.5, description="dirichlet concentration")
+    field: str | None = Field(None, description="record field that names the client's share")
+
+
+class DataSettings(Settings):
+    """Where examples come from and how they are dealt."""
+
+    source: Literal["synthetic", "files", "hub"] = "synthetic"
+    path: Path | None = Field(None, description="folder of tasks; default: ATLAS_DATA")
+    tasks: list[str] = Field(default_factory=list, description="empty: all synthetic tasks")
+    clients_per_task: Positive = 3
+    partition: PartitionSettings = PartitionSettings()
+    partitions: dict[str, PartitionSettings] = Field(
+        default_factory=dict, description="partition of single tasks, over `partition`"
+    )
+    train: Positive | None = Field(48, description="training examples per client; null: all")
+    trains: dict[str, Positive] = Field(
+        default_factory=dict, description="training examples of single tasks, over `train`"
+    )
+    validation: Positive = Field(32, description="validation examples per client")
+    test: Positive = Field(200, description="test examples per client")
+    tests: Literal["apart", "shared", "unseen"] = Field(
+        "apart",
+        description="apart: no two clients share a test example; shared: each draws from all of "
+        "its task; unseen: also from the training data that no client holds; both for less noise",
+    )
+    noise: Annotated[float, Field(ge=0, le=0.5)] = Field(
+        0.0, description="synthetic: share of flipped training labels"
+    )
+
+
+class TaskSettings(Settings):
+    """A task of the user's own."""
+
+    kind: Literal["classification", "causal"] = "classification"
+    text: list[str] = Field(min_length=1, max_length=8)
+    label: str = "label"
+    labels: list[str] = Field(default_factory=list)
+    metric: Metric = "accuracy"
+    prompt: str = ""
+    choices: str = ""
+    answer_marker: str = ""
+    path: Path | None = Field(None, description="folder or hub id of its files, if elsewhere")
+
+
+class ClientSettings(Settings):
+    """One client of the user's own federation."""
+
+    id: ClientId
+    task: str
+    data: Path = Field(description="JSONL or CSV file, split here into train, validation, test")
+    test_data: Path | None = Field(None, description="a separate test file")
+    device: str = ""
+    backbone: str = ""
+
+
+class FederationConfig(Settings):
+    """A whole federation."""
+
+    kind: Literal["federation"] = "federation"
+    name: Annotated[str, Field(pattern=CLIENT_ID)] = "federation"
+    seed: Annotated[int, Field(ge=0)] = 0
+    device: Literal["cpu", "cuda"] = "cpu"
+    threads: Annotated[int, Field(ge=1, le=1024)] | None = Field(
+        None, description="torch threads; default: all cores"
+    )
+    rounds: Positive = 5
+    strategy: str = "fedavg"
+    keep_best: bool | None = Field(
+        None, description="clients accept mixtures by validation; null: as the strategy says"
+    )
+    keep_margin: Annotated[float, Field(ge=0)] = Field(
+        1.0,
+        description="keep_best: standard errors by which one's own adapter must be the better one "
+        "on validation data to be kept",
+    )
+    alone: bool | Literal["needed"] = Field(
+        True, description="train the solo shadow, so that gains can be shown; needed: for keep_best"
+    )
+    sample: Annotated[float, Field(gt=0, le=1)] = Field(1.0, description="clients per round")
+    absent: Literal["restrict", "last"] = Field(
+        "restrict", description="absent clients: left out of the mixture, or their last adapter"
+    )
+    validate_every: Annotated[int, Field(ge=0)] = Field(
+        1, description="rounds between validations shown in the display; 0: never"
+    )
+    backbone: BackboneSettings = BackboneSettings()
+    adapter: AdapterSettings = AdapterSettings()
+    ranks: RankSettings = RankSettings()
+    split: SplitSettings = SplitSettings()
+    devices: dict[str, DeviceSettings] = Field(
+        default_factory=dict, description="devices of the user's own, beside the built-in ones"
+    )
+    train: TrainSettings = TrainSettings()
+    fingerprint: FingerprintSettings = FingerprintSettings()
+    clusters: ClusterSettings = ClusterSettings()
+    relation: RelationSettings = RelationSettings()
+    data: DataSettings = DataSettings()
+    tasks: dict[str, TaskSettings] = Field(default_factory=dict)
+    clients: list[ClientSettings] = Field(default_factory=list)
+
+    @model_validator(mode="after")
+    def _distinct_clients(self) -> FederationConfig:
+        ids = [client.id for client in self.clients]
+        twice = sorted({i for i in ids if ids.count(i) > 1})
+        if twice:
+            raise ValueError(f"clients: the id {twice[0]!r} occurs twice; ids must differ")
+        return self

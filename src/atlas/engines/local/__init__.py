@@ -1,0 +1,1 @@
+"""All clients in this process."""

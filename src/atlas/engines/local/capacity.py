@@ -1,0 +1,97 @@
+"""The `capacity` and `assign` tasks of the local engine: what fits, and what it really takes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+import torch
+
+from atlas.config.federation import TrainSettings
+from atlas.engines.local.groups import Group
+from atlas.engines.measure import peak_bytes
+from atlas.federation.allotting import regraded
+from atlas.federation.batching.forward import stack_cohorts
+from atlas.federation.batching.store import ExampleStore
+from atlas.federation.training.loop import Clock, Course, Lesson, fit
+from atlas.federation.training.split import lower_half, on_device
+
+
+def tell_capacity(group: Group, client: str, batch: int) -> dict[str, int]:
+    """What a batch of a client's training texts can hold at most; see `Texts`."""
+    store = group.store
+    rows = store.rows(f"{client}/train")
+    lengths = np.sort(store.lengths_of(rows))[::-1][:batch]
+    # Rows of a small client repeat no text: its batch is as large as its data.
+    return {
+        "tokens": int(lengths.sum()),
+        "longest": int(lengths.max(initial=1)),
+        "answers": store.longest_answer(rows),
+    }
+
+
+def take_ranks(group: Group, ranks: Mapping[str, Sequence[int]], seed: int) -> None:
+    """Start clients of a group again with other ranks.
+
+    Raises:
+        ValueError: If there is not one rank of a possible size for every adapted module.
+    """
+    widths = group.model.layout.widths
+    for client, own in ranks.items():
+        fitting = [1 <= rank <= min(width) for rank, width in zip(own, widths, strict=False)]
+        if len(own) != len(widths) or not all(fitting):
+            raise ValueError(f"ranks {list(own)} of {client} do not fit {len(widths)} modules")
+    group.arms = {arm: regraded(cohort, ranks, seed) for arm, cohort in group.arms.items()}
+    group.moments.clear()
+
+
+def take_split(group: Group, client: str, point: object) -> None:
+    """From now on a client runs `point` blocks itself; None for all of them.
+
+    Raises:
+        ValueError: If that leaves no block to a server.
+    """
+    if point is None:
+        group.splits.pop(client, None)
+    elif type(point) is int and 1 <= point < group.model.backbone.depth:
+        group.splits[client] = point
+    else:
+        raise ValueError(f"split point {point!r} of {client}: {group.model.backbone.depth} blocks")
+
+
+def trial_bytes(group: Group, client: str, settings: TrainSettings, seed: int) -> int:
+    """Memory that training takes, measured: one step on the client's longest texts.
+
+    Of a split step it is the client's half. What the step trained is thrown away.
+    """
+    holder, backbone = group.holders[client], group.model.backbone
+    lengths = group.store.lengths_of(group.store.rows(f"{client}/train"))
+    longest = np.argsort(-lengths, kind="stable")[: settings.batch]
+    examples = [holder.data.train[i] for i in longest]
+    part = {client: (holder.data.task, examples)}
+    # A step without the cache, as a small device would do it.
+    store = ExampleStore(replace(group.model, prefix=None), part, group.limits.max_length)
+    # By itself: in the group's stack it is padded to the largest rank of all.
+    held = group.arms["held"]
+    own = regraded(replace(held, members=(held.members[held.clients.index(client)],)), {}, seed)
+    stack = stack_cohorts([own])
+    rows = store.rows(client)
+    lesson = Lesson(client, rows, rows[:0])
+    one = settings.model_copy(update={"epochs": None, "steps": 1, "early_stop": None})
+
+    point = group.splits.get(client)
+
+    def step() -> None:
+        with torch.enable_grad():
+            if point is None:
+                fit(store, Course(stack, [lesson]), one, Clock(seed, 1, 1))
+            else:
+                lower_half(group.model, stack, store.batch([rows]), point)
+
+    size = backbone.size
+    blocks = sum(size.blocks[:point])
+    weights = size.embeddings + blocks + (size.top if point is None else 0)
+    here = [n for n in own.tensors if point is None or on_device(n, point)]
+    resident = sum(own.tensors[name].nbytes for name in here)
+    return weights + resident + peak_bytes(step, backbone.device)

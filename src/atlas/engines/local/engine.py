@@ -1,0 +1,199 @@
+"""All clients in this process, clients of one backbone stacked into one forward pass."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+
+from atlas.config.federation import TrainSettings
+from atlas.config.plan import FingerprintSettings
+from atlas.engines.choosing import choose_best
+from atlas.engines.local.capacity import take_ranks, take_split, tell_capacity, trial_bytes
+from atlas.engines.local.deliver import arm_in_use, final_cohort, replace_held, validate
+from atlas.engines.local.fingerprint import print_group
+from atlas.engines.local.fit import fit_group
+from atlas.engines.local.groups import Group
+from atlas.engines.merging import merge_held, whole_adapter
+from atlas.engines.snapshot import load_client, save_client
+from atlas.engines.testing import score_on_test
+from atlas.errors import InputError
+from atlas.federation.adapters.cohort import Adapter, adapter_sha256
+from atlas.federation.exchange.message import Message, MessageError, decode, encode
+from atlas.federation.exchange.transport import Failure, Reply, TaskName
+from atlas.federation.mixing.deliver import unpack_mixtures
+from atlas.federation.training.loop import Clock
+
+Progress = Callable[[str, int, int], None]
+EXPECTED_FAILURES = (RuntimeError, ValueError, OSError, MessageError)
+"""What a client's own work may raise; anything else is a fault of ours and ends the run."""
+
+
+class LocalEngine:
+    """A `Transport` that answers from this process.
+
+    Args:
+        groups: Clients by what they can share a forward pass with.
+        settings: Local training.
+        clock: Run seed and length of the run; the round comes with each task.
+        travels: Whether the tensor of a name may leave a client.
+        progress: Called with (what, done, total) during long work.
+    """
+
+    def __init__(
+        self,
+        groups: Sequence[Group],
+        settings: TrainSettings,
+        *,
+        clock: Clock,
+        travels: Callable[[str], bool],
+        progress: Progress | None = None,
+    ) -> None:
+        self.groups = list(groups)
+        self.settings = settings
+        self.clock = clock
+        self.travels = travels
+        self.progress = progress
+        self._group_of = {c: group for group in groups for c in group.holders}
+        for group in groups:
+            group.progress = None if progress is None else partial(progress, "lower blocks")
+
+    def ask(self, task: TaskName, payloads: Mapping[str, bytes]) -> dict[str, Reply]:
+        """Run a task at clients of this process; see `Transport`."""
+        handlers = {
+            "fingerprint": self._fingerprint,
+            "capacity": self._capacity,
+            "assign": self._assign,
+            "fit": self._fit,
+            "deliver": self._deliver,
+            "evaluate": self._evaluate,
+            "adapter": self._adapter,
+            "save": self._save,
+            "load": self._load,
+        }
+        replies: dict[str, Reply] = {}
+        for group in self.groups:
+            asked: dict[str, Message] = {}
+            for client in sorted(set(payloads) & set(group.holders)):
+                try:
+                    asked[client] = decode(payloads[client])
+                except MessageError as error:
+                    replies[client] = Failure(str(error))
+            for part in self._parts(task, asked):
+                replies |= self._isolated(handlers[task], group, part)
+        for client in set(payloads) - set(self._group_of):
+            replies[client] = Failure("unknown client")
+        return replies
+
+    def _parts(self, task: TaskName, asked: Mapping[str, Message]) -> list[Mapping[str, Message]]:
+        """Which clients work together: all of a group, or one at a time for the slow twin."""
+        if task == "fit" and not self.settings.stacked:
+            return [{client: message} for client, message in asked.items()]
+        return [asked] if asked else []
+
+    def _isolated(
+        self,
+        handler: Callable[[Group, Mapping[str, Message]], dict[str, Reply]],
+        group: Group,
+        asked: Mapping[str, Message],
+    ) -> dict[str, Reply]:
+        """Run a handler for all clients at once; if that fails, one by one to find who failed."""
+        try:
+            return handler(group, asked)
+        except InputError:
+            raise  # the user's settings are wrong for everybody
+        except EXPECTED_FAILURES as error:
+            if len(asked) == 1:
+                return dict.fromkeys(asked, Failure(f"{type(error).__name__}: {error}"))
+        replies: dict[str, Reply] = {}
+        for client, message in asked.items():
+            replies |= self._isolated(handler, group, {client: message})
+        return replies
+
+    def _fit(self, group: Group, asked: Mapping[str, Message]) -> dict[str, Reply]:
+        number = int(next(iter(asked.values())).facts["round"])
+        clock = Clock(self.clock.seed, number, self.clock.rounds)
+        report = self.progress
+        steps = None if report is None else partial(report, "training")
+        facts = fit_group(group, sorted(asked), self.settings, clock, steps)
+        replies: dict[str, Reply] = dict.fromkeys(asked, Failure("training gave NaN or Inf"))
+        for client, found in facts.items():
+            count = len(group.holders[client].data.train)
+            replies[client] = encode(self._outgoing(group, client), {**found, "examples": count})
+        return replies
+
+    def _outgoing(self, group: Group, client: str) -> Adapter:
+        adapter = group.arms["held"].take(client)
+        return {name: value for name, value in adapter.items() if self.travels(name)}
+
+    def _deliver(self, group: Group, asked: Mapping[str, Message]) -> dict[str, Reply]:
+        offers = {client: unpack_mixtures(message) for client, message in asked.items()}
+        one = group.shares == (1.0,) and all(len(found) <= 1 for found in offers.values())
+        if group.deliver == "merge":
+            taken = merge_held(group, offers, self.clock.seed)
+        else:
+            taken = (replace_held if one else choose_best)(group, offers)
+        group.accepts.update({client: found.accept for client, found in taken.items()})
+        replies: dict[str, Reply] = {}
+        for client, found in taken.items():
+            # What was merged is no longer in the adapter; the client names what it added.
+            merged = group.deliver == "merge" and offers[client]
+            sha256 = adapter_sha256(offers[client][0] if merged else self._outgoing(group, client))
+            facts = {"accept": found.accept, "pick": found.pick, "sha256": sha256}
+            replies[client] = encode({}, facts)
+        return replies
+
+    def _fingerprint(self, group: Group, asked: Mapping[str, Message]) -> dict[str, Reply]:
+        settings = FingerprintSettings.model_validate(next(iter(asked.values())).facts["settings"])
+        report = self.progress
+        steps = None if report is None else partial(report, "fingerprints")
+        found = print_group(group, sorted(asked), settings, self.settings, self.clock, steps)
+        return {
+            client: encode(one.sketches, {"examples": one.examples, "norms": one.norms})
+            for client, one in found.items()
+        }
+
+    def _capacity(self, group: Group, asked: Mapping[str, Message]) -> dict[str, Reply]:
+        return {
+            client: encode({}, tell_capacity(group, client, self.settings.batch))
+            for client in asked
+        }
+
+    def _assign(self, group: Group, asked: Mapping[str, Message]) -> dict[str, Reply]:
+        ranks = {client: message.facts["ranks"] for client, message in asked.items()}
+        take_ranks(group, ranks, self.clock.seed)
+        for client, message in asked.items():
+            take_split(group, client, message.facts.get("point"))
+        replies: dict[str, Reply] = {}
+        for number, (client, message) in enumerate(asked.items(), start=1):
+            took = None
+            if message.facts["trial"]:
+                took = trial_bytes(group, client, self.settings, self.clock.seed)
+            replies[client] = encode({}, {"bytes": took})
+            if self.progress:
+                self.progress("ranks", number, len(asked))
+        return replies
+
+    def _evaluate(self, group: Group, asked: Mapping[str, Message]) -> dict[str, Reply]:
+        facts = next(iter(asked.values())).facts
+        clients = sorted(asked)
+        if facts["split"] == "validation":
+            arm = arm_in_use(group) if facts["arm"] == "held" else facts["arm"]
+            scores = validate(group, group.arms[arm], clients)
+            members = {client: {client: scores[client]} for client in clients}
+        else:
+            cohort = final_cohort(group, facts["arm"])
+            members = score_on_test(group, cohort, clients)
+        return {client: encode({}, {"members": members[client]}) for client in clients}
+
+    def _adapter(self, group: Group, asked: Mapping[str, Message]) -> dict[str, Reply]:
+        arm = next(iter(asked.values())).facts["arm"]
+        cohort = final_cohort(group, arm)
+        return {client: encode(whole_adapter(cohort, client), {}) for client in asked}
+
+    def _save(self, group: Group, asked: Mapping[str, Message]) -> dict[str, Reply]:
+        return {client: save_client(group, client) for client in asked}
+
+    def _load(self, group: Group, asked: Mapping[str, Message]) -> dict[str, Reply]:
+        for client, message in asked.items():
+            load_client(group, client, message)
+        return {client: encode({}, {}) for client in asked}

@@ -1,0 +1,93 @@
+"""The `fingerprint` task of the local engine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import torch
+
+from atlas.config.federation import TrainSettings
+from atlas.config.plan import FingerprintSettings
+from atlas.engines.known_prints import KNOWN, print_key
+from atlas.engines.local.groups import Group
+from atlas.federation.batching.forward import Stack, stack_cohorts
+from atlas.federation.batching.store import ExampleStore, Part
+from atlas.federation.fingerprints.take import Print, take_print
+from atlas.federation.training.loop import Clock, Course, Lesson, fit
+
+
+def print_group(  # noqa: PLR0913
+    group: Group,
+    clients: Sequence[str],
+    settings: FingerprintSettings,
+    train: TrainSettings,
+    clock: Clock,
+    progress: Callable[[int, int], None] | None = None,
+) -> dict[str, Print]:
+    """Fingerprints of clients at the adapters they hold, which before round 1 is the start.
+
+    With `settings.warmup` each client first trains that many epochs; the result is thrown away.
+    """
+    if settings.warmup:  # a trained start depends on too much to be known again
+        return _take(group, clients, settings, train, clock, progress)
+    keys = {client: print_key(group, client, settings, clock.seed) for client in clients}
+    known = {client: one for client, key in keys.items() if (one := KNOWN.get(key))}
+    new = [client for client in clients if client not in known]
+    taken = _take(group, new, settings, train, clock, progress) if new else {}
+    for client, one in taken.items():
+        KNOWN.keep(keys[client], one)
+    found = known | taken
+    return {client: found[client] for client in clients}
+
+
+def _take(  # noqa: PLR0913
+    group: Group,
+    clients: Sequence[str],
+    settings: FingerprintSettings,
+    train: TrainSettings,
+    clock: Clock,
+    progress: Callable[[int, int], None] | None,
+) -> dict[str, Print]:
+    store = _store(group, settings.blocks)
+    found = {}
+    for number, client in enumerate(clients, start=1):
+        lesson = _lesson(store, client)
+        stack = stack_cohorts([group.arms["held"].select([client])])
+        if settings.warmup:
+            stack = _warm(group, stack, client, train, replace(clock, round=1), settings.warmup)
+        found[client] = take_print(store, stack, lesson, settings, clock.seed)
+        if progress:
+            progress(number, len(clients))
+    return found
+
+
+def _store(group: Group, blocks: int) -> ExampleStore:
+    """A store whose prefix ends before the blocks that are looked at.
+
+    Parts of a fingerprint weigh classes by themselves, so examples count alike here.
+    """
+    depth = group.model.backbone.depth
+    if group.model.first_block <= depth - blocks:
+        return group.store.unweighed()
+    parts: dict[str, Part] = {
+        f"{name}/train": (holder.data.task, holder.data.train)
+        for name, holder in group.holders.items()
+    }
+    model = group.model.starting_at(depth - blocks)
+    return ExampleStore(model, parts, group.limits.max_length)
+
+
+def _lesson(store: ExampleStore, client: str) -> Lesson:
+    rows = store.rows(f"{client}/train")
+    return Lesson(client, rows, rows[:0])
+
+
+def _warm(  # noqa: PLR0913
+    group: Group, stack: Stack, client: str, train: TrainSettings, clock: Clock, epochs: int
+) -> Stack:
+    changes = {"epochs": epochs, "steps": None, "early_stop": None}
+    settings = train.model_copy(update=changes)
+    with torch.enable_grad():
+        course = Course(stack, [group.lesson(client)])
+        return fit(group.store, course, settings, clock).stack

@@ -1,0 +1,118 @@
+"""The `fit` task of the local engine: all arms of all asked clients in one stack."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from atlas.config.federation import TrainSettings
+from atlas.engines.local.groups import Group
+from atlas.federation.batching.forward import stack_cohorts
+from atlas.federation.training.loop import Clock, Course, Fitted, Progress
+from atlas.federation.training.parallel import fit_on_cores
+from atlas.federation.training.step import Anchor, Moments, fresh_moments
+
+TRAINED_ARMS = ("held", "shadow", "personal")
+PULLED = {"start": "held", "global": "personal"}
+"""The arm that is pulled to what was held at the round's start; the shadow never is."""
+
+
+def fit_group(
+    group: Group,
+    clients: Sequence[str],
+    settings: TrainSettings,
+    clock: Clock,
+    progress: Progress | None = None,
+) -> dict[str, dict[str, float]]:
+    """Train `clients` of a group, their shadows and personal adapters on the same batches.
+
+    Nothing is written unless the whole stack trains, so a failure leaves every client as it was.
+    A row whose training blew up is not written either: adapter, head and moments stay what they
+    were before the round.
+
+    Returns:
+        Facts per client (loss and steps of its held adapter); clients that blew up are left out.
+    """
+    arms = [arm for arm in TRAINED_ARMS if arm in group.arms]
+    stack = stack_cohorts([group.arms[arm].select(clients) for arm in arms])
+    lessons = [group.lesson(client) for _ in arms for client in clients]
+    carried = _carried(group, arms, clients) if settings.keep_moments else None
+    anchor = _anchor(group, arms, clients, settings.anchor)
+    points = [group.splits.get(client) for _ in arms for client in clients]
+    course = Course(stack, lessons, carried, anchor, points)
+    fitted = fit_on_cores(group.store, course, settings, clock, progress)
+    sound = finite_rows(fitted)
+    for i, arm in enumerate(arms):
+        rows = [i * len(clients) + k for k in range(len(clients)) if sound[i * len(clients) + k]]
+        owners = [clients[row % len(clients)] for row in rows]
+        group.write(arm, owners, {k: v[rows] for k, v in fitted.stack.tensors.items()})
+        if settings.keep_moments:
+            _keep(group, arm, owners, fitted, rows)
+    return {
+        client: {"loss": float(fitted.losses[row]), "steps": int(fitted.steps[row])}
+        | _carried_bytes(fitted, row, client in group.splits)
+        for row, client in enumerate(clients)
+        if sound[row]
+    }
+
+
+def _carried_bytes(fitted: Fitted, row: int, split: bool) -> dict[str, float]:
+    """What the held adapter's steps sent up and down; its shadow's steps are not the method's."""
+    if not split:
+        return {}
+    wire = fitted.wire
+    return {"split_up": wire.up.get(row, 0), "split_down": wire.down.get(row, 0)}
+
+
+def finite_rows(fitted: Fitted) -> list[bool]:
+    """Which rows of a trained stack hold neither NaN nor Inf."""
+    checks = [torch.isfinite(value).flatten(1).all(1) for value in fitted.stack.tensors.values()]
+    return [bool(flag) for flag in torch.stack(checks).all(0)]
+
+
+def _anchor(
+    group: Group, arms: Sequence[str], clients: Sequence[str], strength: float
+) -> Anchor | None:
+    """What the rows of a fit are pulled to, as it is before the fit."""
+    if group.anchor == "none":
+        return None
+    held = stack_cohorts([group.arms["held"].select(clients)] * len(arms))
+    pulled = [strength * (arm == PULLED[group.anchor]) for arm in arms for _ in clients]
+    device = held.labels.device
+    return Anchor(held.tensors, torch.tensor(pulled, dtype=torch.float64, device=device))
+
+
+def _carried(
+    group: Group, arms: Sequence[str], clients: Sequence[str]
+) -> tuple[Moments, torch.Tensor]:
+    moments, made = [], []
+    for arm in arms:
+        if arm not in group.moments:
+            whole = stack_cohorts([group.arms[arm]])
+            group.moments[arm] = (fresh_moments(whole), torch.zeros_like(whole.labels))
+        kept, count = group.moments[arm]
+        index = group.arms[arm].index(clients).to(count.device)
+        moments.append({k: (m[index], v[index]) for k, (m, v) in kept.items()})
+        made.append(count[index])
+    joined = {
+        name: (
+            torch.cat([arm[name][0] for arm in moments]),
+            torch.cat([arm[name][1] for arm in moments]),
+        )
+        for name in moments[0]
+    }
+    return joined, torch.cat(made)
+
+
+def _keep(group: Group, arm: str, clients: Sequence[str], fitted: Fitted, rows: list[int]) -> None:
+    kept, count = group.moments[arm]
+    index = group.arms[arm].index(clients).to(count.device)
+    moments = {
+        name: (
+            first.index_copy(0, index, fitted.moments[name][0][rows]),
+            second.index_copy(0, index, fitted.moments[name][1][rows]),
+        )
+        for name, (first, second) in kept.items()
+    }
+    group.moments[arm] = (moments, count.index_copy(0, index, fitted.made[rows]))

@@ -1,0 +1,1 @@
+"""Many clients' texts through one frozen model."""

@@ -1,0 +1,216 @@
+"""One forward pass for many clients: the backbone once, each client's adapter on its own rows.
+
+Letters in shapes: n clients, b examples per client, S tokens per client, D width, R rank, L labels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from atlas.federation.adapters.cohort import Cohort, Layout
+from atlas.federation.adapters.lora_hooks import Change, Projected
+from atlas.federation.answering import predict_tokens
+from atlas.federation.batches import Batch, Outcome
+from atlas.federation.batching.backbone import ACTIVATIONS, Backbone
+from atlas.federation.batching.prefix_cache import PrefixCache
+
+Reading = Literal["folded", "whole"]
+"""How the last block is read where a head asks for one place of each text."""
+
+
+@dataclass(frozen=True)
+class Model:
+    """A frozen backbone and where adapters sit in it.
+
+    Attributes:
+        backbone: The frozen model.
+        layout: Its adapted modules.
+        first_block: Blocks below this one have no adapters.
+        prefix: Keeps what those blocks put out; None to compute it for every batch.
+    """
+
+    backbone: Backbone
+    layout: Layout
+    first_block: int
+    prefix: PrefixCache | None = None
+
+    def starting_at(self, block: int) -> Model:
+        """The same model, with texts entering at a lower block."""
+        return replace(self, first_block=block, prefix=None)
+
+    def twins(self, count: int) -> list[Model]:
+        """The same model so many times, each free to be used by a thread of its own."""
+        return [replace(self, backbone=twin) for twin in self.backbone.twins(count)]
+
+
+@dataclass(frozen=True)
+class Stack:
+    """Adapters of n rows to be run together; one client may own several rows.
+
+    Attributes:
+        tensors: As in `Cohort`, dimension 0 the row.
+        scales: alpha / rank of each row, one vector per module.
+        labels: Label count of each row; zero for causal tasks.
+        still: Rows whose A is not trained [n]; None if there are none.
+        deltas: Dense changes of each row by module, [d_out, d_in]; empty if no row has any.
+    """
+
+    tensors: dict[str, Tensor]
+    scales: tuple[Tensor, ...]
+    labels: Tensor
+    still: Tensor | None = None
+    deltas: tuple[Mapping[str, Tensor], ...] = ()
+
+    def rows(self, index: Tensor) -> Stack:
+        """The stack of some rows only."""
+        return Stack(
+            {name: value.index_select(0, index) for name, value in self.tensors.items()},
+            tuple(scale.index_select(0, index) for scale in self.scales),
+            self.labels.index_select(0, index),
+            None if self.still is None else self.still.index_select(0, index),
+            tuple(self.deltas[row] for row in index.tolist()) if self.deltas else (),
+        )
+
+    def moving(self, name: str) -> Tensor:
+        """Which rows train the tensor of that name [n]."""
+        if self.still is not None and name.startswith("lora_a/"):
+            return ~self.still
+        return torch.ones_like(self.labels, dtype=torch.bool)
+
+
+def stack_cohorts(cohorts: Sequence[Cohort]) -> Stack:
+    """All rows of cohorts with one layout and padding, one after another."""
+    first = cohorts[0]
+    device = next(iter(first.tensors.values())).device
+    tensors = {name: torch.cat([c.tensors[name] for c in cohorts]) for name in first.tensors}
+    scales = tuple(
+        torch.cat([c.scales(i) for c in cohorts]).to(device)
+        for i in range(len(first.layout.modules))
+    )
+    labels = torch.tensor([member.labels for c in cohorts for member in c.members], device=device)
+    still = torch.tensor([c.trains == "b" for c in cohorts for _ in c.members], device=device)
+    deltas = tuple(c.deltas.get(client, {}) for c in cohorts for client in c.clients)
+    some_still = any(c.trains == "b" for c in cohorts)
+    return Stack(
+        tensors, scales, labels, still if some_still else None, deltas if any(deltas) else ()
+    )
+
+
+def changes_of(model: Model, stack: Stack) -> dict[str, Change]:
+    """What the adapters of a stack add, by module."""
+    found = {}
+    for i, module in enumerate(model.layout.modules):
+        a, b = stack.tensors[f"lora_a/{module}"], stack.tensors[f"lora_b/{module}"]
+        dense = [row.get(module) for row in stack.deltas]
+        scaled = b * stack.scales[i].to(b.dtype)[:, None, None]
+        found[module] = Change(a, scaled, dense if any(d is not None for d in dense) else ())
+    return found
+
+
+@contextmanager
+def adapters_active(model: Model, stack: Stack) -> Iterator[dict[str, Change]]:
+    """Within this context every adapted linear module adds its rows' changes.
+
+    Hooks live only inside the context, so the shared backbone is left as it was found.
+
+    Yields:
+        The changes, for those who need not call the modules.
+    """
+    linears: dict[str, nn.Linear] = {}
+    for block in range(model.first_block, model.backbone.depth):
+        linears.update(model.backbone.linears(block))
+    changes, handles = changes_of(model, stack), []
+    try:
+        for module, change in changes.items():
+            handles.append(linears[module].register_forward_hook(change.hook()))
+        yield changes
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def run(model: Model, stack: Stack, batch: Batch, reading: Reading = "folded") -> Outcome:
+    """Losses and predictions of every example under its row's adapter."""
+    return run_top(model, stack, batch, model.first_block, reading)
+
+
+def run_blocks(model: Model, stack: Stack, batch: Batch, blocks: range) -> Tensor:
+    """A batch through some blocks, [n, S, D]; its `hidden` is the first one's input."""
+    with adapters_active(model, stack) as changes:
+        return _through(model, batch, blocks, _context(model, batch), changes)
+
+
+def run_top(
+    model: Model, stack: Stack, batch: Batch, first: int, reading: Reading = "folded"
+) -> Outcome:
+    """Losses and predictions of a batch whose `hidden` is the input of block `first`.
+
+    Args:
+        model: The model.
+        stack: Its adapters.
+        batch: The examples.
+        first: The first block to run.
+        reading: Whether the last block may do without keys and values, and the first with those
+            that are known; `whole` calls all their modules, for those who watch them.
+    """
+    last = model.backbone.depth - 1
+    context = _context(model, batch)
+    with adapters_active(model, stack) as changes:
+        known = changes if reading == "folded" else None
+        hidden = _through(model, batch, range(first, last), context, known)
+        if batch.targets is not None:
+            return predict_tokens(model.backbone, hidden, batch, context)
+        features = model.backbone.packed_features(hidden, batch.packing, context, known)
+    return _classify(model.layout, stack, features.reshape(*batch.labels.shape, -1), batch)
+
+
+def _context(model: Model, batch: Batch) -> object:
+    return model.backbone.context(batch.packing.frame(batch.hidden), batch.packing.mask)
+
+
+def _through(
+    model: Model,
+    batch: Batch,
+    blocks: range,
+    context: object,
+    changes: Mapping[str, Change] | None,
+) -> Tensor:
+    """Through blocks; what is known of the first is used if `changes` says what adapters add."""
+    hidden, projected = batch.hidden, None
+    if batch.projected and changes is not None:
+        projected = Projected(batch.projected, changes)
+    for block in blocks:
+        hidden = model.backbone.packed_block(block, hidden, batch.packing, context, projected)
+        projected = None
+    return hidden
+
+
+def head_logits(layout: Layout, stack: Stack, features: Tensor) -> Tensor:
+    """Each row's head on its own features [n, b, D] -> [n, b, L], padded labels at -inf."""
+    x = features
+    for layer in layout.head:
+        weight = stack.tensors[f"head/{layer.name}.weight"]
+        x = torch.bmm(x.to(weight.dtype), weight.transpose(1, 2))
+        if layer.bias:
+            x = x + stack.tensors[f"head/{layer.name}.bias"][:, None]
+        x = ACTIVATIONS[layer.activation](x)
+    padded = torch.arange(x.shape[2], device=x.device) >= stack.labels[:, None, None]
+    return x.masked_fill(padded, float("-inf"))
+
+
+def _classify(layout: Layout, stack: Stack, features: Tensor, batch: Batch) -> Outcome:
+    logits = head_logits(layout, stack, features)
+    losses = functional.cross_entropy(
+        logits.flatten(0, 1), batch.labels.flatten(), reduction="none"
+    ).reshape(batch.labels.shape)
+    if batch.weights is not None:
+        losses = losses * batch.weights.to(losses.dtype)
+    counts = batch.present.to(losses.dtype)
+    return Outcome(torch.where(batch.present, losses, 0.0), counts, logits.argmax(-1), logits)

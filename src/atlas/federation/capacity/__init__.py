@@ -1,0 +1,1 @@
+"""What training takes on a device, and the ranks granted within it."""

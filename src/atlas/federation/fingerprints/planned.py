@@ -1,0 +1,157 @@
+"""What is found out before the first round: comparable fingerprints and clusters of them.
+
+All of it is a pure function of the clients' sketches, the settings and the seed, so the sketches
+alone are kept with the run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from atlas.config.plan import ClusterSettings, FingerprintSettings
+from atlas.federation.adapters.cohort import Cohort
+from atlas.federation.fingerprints.clusters import PURE, Clusters, describe, group_clients
+from atlas.federation.fingerprints.clusters_sampled import SAMPLE
+from atlas.federation.fingerprints.compare import Prints, Sketches, compare_prints
+from atlas.federation.planning_large import Crowd, plan_many, stack_sketches
+from atlas.federation.strategies.base import View
+from atlas.federation.strategies.relations import affinity, neighbours
+from atlas.ops.clustering.clusters import purity
+
+LARGEST_LOGGED = 64
+"""Square matrices are written into the events up to this many clients."""
+
+
+@dataclass(frozen=True)
+class Planned:
+    """What is known of the clients of one backbone.
+
+    Attributes:
+        sketches: What clients sent, by id; those who failed to are not in it.
+        prints: The same made comparable; None if nobody answered.
+        clusters: Groups of `prints.clients`; None if the strategy needs none.
+    """
+
+    sketches: dict[str, Sketches]
+    prints: Prints | None = None
+    clusters: Clusters | None = None
+
+    def features(self, clients: Sequence[str]) -> Tensor | None:
+        """Features in the order of `clients`, a zero row for one that is not known."""
+        if self.prints is None:
+            return None
+        rows = dict(zip(self.prints.clients, self.prints.features, strict=True))
+        nothing = torch.zeros_like(self.prints.features[0])
+        return torch.stack([rows.get(client, nothing) for client in clients])
+
+    def labels(self, clients: Sequence[str]) -> tuple[int, ...] | None:
+        """Clusters in the order of `clients`; one that is not known is alone."""
+        if self.prints is None or self.clusters is None:
+            return None
+        known = dict(zip(self.prints.clients, self.clusters.labels, strict=True))
+        lonely = max(known.values()) + 1
+        return tuple(known.get(c, lonely + i) for i, c in enumerate(clients))
+
+
+def plan_cohort(  # noqa: PLR0913
+    sketches: Mapping[str, Sketches],
+    cohort: Cohort,
+    tasks: Mapping[str, str],
+    fingerprint: FingerprintSettings,
+    clusters: ClusterSettings | None,
+    seed: int,
+) -> Planned:
+    """Compare and group the clients whose sketches are at hand.
+
+    Args:
+        sketches: By client id.
+        cohort: Who they are and how many labels they have.
+        tasks: Task by client id: read by `oracle` alone, and to say how pure clusters are.
+        fingerprint: How fingerprints are made and compared.
+        clusters: How clients are grouped; None: not at all.
+        seed: Run seed.
+    """
+    known = {client: sketches[client] for client in cohort.clients if client in sketches}
+    if not known:
+        return Planned({})
+    labels = {member.id: member.labels for member in cohort.members}
+    clients = list(known)
+    if len(clients) > SAMPLE:
+        read = partial(stack_sketches, list(known.values()))
+        crowd = Crowd(clients, read, [labels[c] for c in clients], [tasks[c] for c in clients])
+        return Planned(known, *plan_many(crowd, fingerprint, clusters, seed))
+    resamples = clusters.resamples if clusters else 2
+
+    def examine(some: Sequence[int]) -> Prints:
+        chosen = {clients[i]: known[clients[i]] for i in some}
+        counts = [labels[client] for client in chosen]
+        return compare_prints(chosen, counts, fingerprint, resamples=resamples, seed=seed)
+
+    found = None
+    if clusters is not None:
+        found = group_clients(examine, [tasks[c] for c in clients], clusters, seed)
+    return Planned(known, examine(range(len(clients))), found)
+
+
+def describe_planned(planned: Planned, view: View, cohort: str) -> dict[str, object]:
+    """The plan of one cohort as plain values, for the events and `atlas plan`.
+
+    Args:
+        planned: What was found.
+        view: The same clients as a relation sees them.
+        cohort: Name of their backbone.
+    """
+    prints = planned.prints
+    if prints is None:
+        nobody = "no client sent a usable fingerprint"
+        return {"round": 0, "cohort": cohort, "clients": [], "warnings": [nobody]}
+    tasks = dict(zip(view.clients, view.tasks, strict=True))
+    warnings = prints.warnings()
+    flat = prints.features[:, :2].tolist()
+    entry: dict[str, object] = {
+        "round": 0,
+        "cohort": cohort,
+        "clients": list(prints.clients),
+        "tasks": [tasks[client] for client in prints.clients],
+        "parts": {
+            name: {"reliability": facts.reliability, "weight": facts.weight}
+            for name, facts in prints.parts.items()
+        },
+        "explained": prints.explained,
+        "points": [[*row, 0.0, 0.0][:2] for row in flat],
+        "clusters": None,
+    }
+    own = [tasks[client] for client in prints.clients]
+    if planned.clusters is not None:
+        entry["clusters"] = describe_clusters(planned.clusters, own)
+        warnings += cluster_warnings(planned.clusters, own)
+    if len(prints.clients) == len(view.clients) <= LARGEST_LOGGED:
+        entry |= {"affinity": affinity(view).tolist(), "neighbours": neighbours(view).tolist()}
+    return entry | {"warnings": warnings}
+
+
+def describe_clusters(clusters: Clusters, tasks: Sequence[str]) -> dict[str, object]:
+    """Clusters as plain values."""
+    metrics = clusters.metrics
+    judged = 1 < metrics.k < len(clusters.labels)
+    return {
+        "method": clusters.method,
+        "k": metrics.k,
+        "labels": list(clusters.labels),
+        "silhouette": metrics.silhouette if judged else None,
+        **clusters.compared(tasks),
+        "tried": [describe(split) for split in clusters.tried],
+    }
+
+
+def cluster_warnings(clusters: Clusters, tasks: Sequence[str]) -> list[str]:
+    """What a reader should know of how clusters and tasks agree."""
+    mean, weighted = purity(clusters.labels, tasks)
+    if min(mean, weighted) >= PURE:
+        return []
+    return [f"clusters hold several tasks: purity {mean:.2f}, by size {weighted:.2f}, below {PURE}"]

@@ -1,0 +1,1 @@
+"""From W to what clients hold: relate, apply, deliver."""

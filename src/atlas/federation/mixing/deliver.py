@@ -1,0 +1,143 @@
+"""Mixtures on their way back: each client is sent its rows, and says what it made of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from atlas.federation.adapters.cohort import Adapter, Cohort, adapter_sha256
+from atlas.federation.distance import cluster_distance
+from atlas.federation.exchange.message import Message, MessageError, encode
+from atlas.federation.fingerprints.planned import LARGEST_LOGGED
+from atlas.federation.mixing.apply import describe_error
+from atlas.federation.server import Desk
+from atlas.federation.strategies.base import Strategy
+from atlas.federation.weights import Weights, keeps_own
+
+
+@dataclass(frozen=True)
+class Taken:
+    """What a client took: which of the mixtures offered, and how much of it."""
+
+    pick: int
+    accept: float
+
+
+def pack_mixtures(mixtures: Sequence[Adapter], facts: Mapping[str, object]) -> bytes:
+    """The mixtures offered to one client as one message."""
+    tensors = {f"{i}|{name}": value for i, m in enumerate(mixtures) for name, value in m.items()}
+    return encode(tensors, {**facts, "offers": len(mixtures)})
+
+
+def unpack_mixtures(message: Message) -> list[Adapter]:
+    """The mixtures in a message of `pack_mixtures`.
+
+    Raises:
+        MessageError: If a tensor belongs to no mixture, or a mixture has no tensors.
+    """
+    offers, tensors = message.facts.get("offers"), message.tensors
+    # type and not isinstance: True is a whole number there.
+    if type(offers) is not int or not 0 <= offers <= len(tensors):
+        raise MessageError(f"{offers!r} mixtures in {len(tensors)} tensors")
+    mixtures: list[Adapter] = [{} for _ in range(offers)]
+    for key, value in tensors.items():
+        number, _, name = key.partition("|")
+        if not number.isdecimal() or int(number) >= offers or not name:
+            raise MessageError(f"tensor {key!r} belongs to none of {offers} mixtures")
+        mixtures[int(number)][name] = value
+    if not all(mixtures):
+        raise MessageError(f"one of {offers} mixtures has no tensors")
+    return mixtures
+
+
+def deliver(
+    desk: Desk,
+    mixed: Sequence[Cohort],
+    weights: Sequence[Weights],
+    asked: set[str],
+    rule: Strategy,
+) -> dict[str, Taken]:
+    """Send every client within reach its mixtures; returns what each took.
+
+    A client whose row is e_k holds the result already. It is sent no tensors, unless its reply was
+    refused: then it gets back the last good adapter the server has of it.
+    """
+    own = torch.stack([keeps_own(w) for w in weights]).all(0)
+    if rule.deliver == "merge" and not bool(own.all()):
+        # What others have merged must not come back in its owner's next reply: all start again.
+        own = torch.zeros_like(own)
+    payloads, sent = {}, {}
+    for row, client in enumerate(mixed[0].clients):
+        if client not in asked and bool(own[row]):
+            continue
+        news = not bool(own[row]) or client in desk.refused
+        adapters = [_sent(cohort.take(client), rule) for cohort in mixed] if news else []
+        payloads[client] = pack_mixtures(adapters, {"round": desk.round})
+        sent[client] = [adapter_sha256(adapter) for adapter in adapters]
+    taken = {}
+    for client, facts in desk.facts("deliver", payloads).items():
+        taken[client] = _taken(facts, len(sent[client]))
+        whole = sent[client] and taken[client].accept == 1.0
+        if whole and facts.get("sha256") != sent[client][taken[client].pick]:
+            desk.fail(client, "deliver: the client does not hold what was sent")
+        answer = {"accept": taken[client].accept, "pick": taken[client].pick}
+        entry = {"round": desk.round, "client": client, **answer, "sha256": facts.get("sha256")}
+        desk.observe("delivered", entry)
+    return taken
+
+
+def _sent(adapter: Adapter, rule: Strategy) -> Adapter:
+    return {name: value for name, value in adapter.items() if rule.travels(name)}
+
+
+def _taken(facts: Mapping[str, object], offers: int) -> Taken:
+    """A client's answer; anything that is no answer counts as nothing taken."""
+    accept, pick = facts.get("accept"), facts.get("pick", 0)
+    if isinstance(accept, bool) or not isinstance(accept, int | float) or not 0 <= accept <= 1:
+        return Taken(0, 0.0)
+    if isinstance(pick, bool) or not isinstance(pick, int) or not 0 <= pick < max(1, offers):
+        return Taken(0, 0.0)
+    return Taken(pick, float(accept))
+
+
+@dataclass(frozen=True)
+class Mixing:
+    """One cohort's mixing: adapters as trained, each W offered, and what W made of them."""
+
+    trained: Cohort
+    weights: Sequence[Weights]
+    mixed: Sequence[Cohort]
+    clusters: Sequence[int] | None
+
+
+def describe_mixing(mixing: Mixing, taken: Mapping[str, Taken]) -> dict[str, object]:
+    """W as it acted, how exact the first mixture is, and how much nearer it brought clusters.
+
+    A client that took a share s of its row has (1-s) e_k + s W_k.
+    """
+    clients = mixing.trained.clients
+    entry: dict[str, object] = {"cohort": mixing.trained.layout.backbone}
+    offered = [w for w in mixing.weights if isinstance(w, Tensor)]
+    if offered and len(clients) <= LARGEST_LOGGED:
+        entry["error"] = describe_error(mixing.trained, mixing.mixed[0], offered[0])
+        effective = effective_weights(clients, offered, taken)
+        distance = {
+            "trained": cluster_distance(mixing.trained, mixing.clusters),
+            "mixed": cluster_distance(mixing.mixed[0], mixing.clusters),
+        }
+        entry |= {"clients": list(clients), "weights": effective.tolist(), "distance": distance}
+    return entry
+
+
+def effective_weights(
+    clients: Sequence[str], weights: Sequence[Tensor], taken: Mapping[str, Taken]
+) -> Tensor:
+    """W after every client has taken its share of the mixture it picked."""
+    answers = [taken.get(client, Taken(0, 0.0)) for client in clients]
+    picked = torch.stack([weights[a.pick][..., k, :] for k, a in enumerate(answers)], dim=-2)
+    share = torch.tensor([a.accept for a in answers], dtype=picked.dtype)[:, None]
+    identity = torch.eye(len(clients), dtype=picked.dtype)
+    return (1 - share) * identity + share * picked

@@ -1,0 +1,120 @@
+"""The server's desk: what it remembers, and how it sends, receives and keeps count."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from atlas.federation.adapters.cohort import Cohort
+from atlas.federation.exchange.message import MessageError, decode
+from atlas.federation.exchange.transport import (
+    DIRECTIONS,
+    Failure,
+    Ledger,
+    Reply,
+    TaskName,
+    Transport,
+)
+from atlas.federation.fingerprints.planned import Planned
+
+Observe = Callable[[str, Mapping[str, object]], None]
+
+
+def ignore(event: str, fields: Mapping[str, object]) -> None:
+    """Nobody watches."""
+
+
+@dataclass
+class ServerState:
+    """What the server remembers between rounds; all of it goes into the checkpoint.
+
+    Attributes:
+        cohorts: The last good adapter each client sent (at first the initial one), by backbone.
+        round: The last round done.
+        examples: Training examples of every client that ever replied.
+        planned: What was found out before the first round, by backbone; kept beside the rounds.
+        allotted: What was granted to each client before the first round; empty for fixed ranks.
+        ledger: Bytes so far.
+        refused: Replies that the guard did not let in.
+        failures: Clients that did not do what they were asked.
+    """
+
+    cohorts: dict[str, Cohort]
+    round: int = 0
+    examples: dict[str, int] = field(default_factory=dict)
+    planned: dict[str, Planned] = field(default_factory=dict)
+    allotted: dict[str, dict[str, object]] = field(default_factory=dict)
+    ledger: Ledger = field(default_factory=Ledger)
+    refused: list[dict[str, object]] = field(default_factory=list)
+    failures: list[dict[str, object]] = field(default_factory=list)
+
+    def cohort_of(self, client: str) -> Cohort:
+        """The cohort a client belongs to."""
+        return next(c for c in self.cohorts.values() if client in c.places)
+
+    def planned_for(self, cohort: Cohort) -> Planned:
+        """What was found out of a cohort's clients; a client is in one cohort only."""
+        names = (name for name, own in self.cohorts.items() if own.clients == cohort.clients)
+        return self.planned.get(next(names), Planned({}))
+
+
+@dataclass
+class Desk:
+    """Sends and receives for one round: counts bytes, logs refusals and failures."""
+
+    state: ServerState
+    transport: Transport
+    observe: Observe
+    round: int
+    traffic: dict[str, int] = field(default_factory=lambda: {"up": 0, "down": 0})
+    refused: set[str] = field(default_factory=set)
+
+    def ask(self, task: TaskName, payloads: Mapping[str, bytes]) -> dict[str, bytes]:
+        """The replies of clients that answered; failures are recorded."""
+        if not payloads:
+            return {}
+        self.traffic["down"] += self.state.ledger.count(payloads, "down")
+        replies: dict[str, Reply] = self.transport.ask(task, payloads)
+        self.traffic["up"] += self.state.ledger.count(replies, "up")
+        answered = {}
+        for client in sorted(payloads):
+            reply = replies.get(client, Failure("no reply"))
+            if isinstance(reply, Failure):
+                self.fail(client, f"{task}: {reply.reason}")
+            else:
+                answered[client] = reply
+        return answered
+
+    def facts(self, task: TaskName, payloads: Mapping[str, bytes]) -> dict[str, dict[str, object]]:
+        """Facts of replies that carry no tensors worth guarding."""
+        found = {}
+        for client, reply in self.ask(task, payloads).items():
+            try:
+                found[client] = decode(reply).facts
+            except MessageError as error:
+                self.fail(client, f"{task}: {error}")
+        return found
+
+    def count_split(self, client: str, facts: Mapping[str, object]) -> dict[str, object]:
+        """Count what a client's split steps sent this round; returns it for the events."""
+        told = {way: facts.get(f"split_{way}") for way in DIRECTIONS}
+        sizes = {way: size for way, size in told.items() if type(size) is int and size >= 0}
+        if not sizes:
+            return {}
+        self.state.ledger.count_split(client, sizes)
+        for way, size in sizes.items():
+            self.traffic[way] += size
+        return {"split": sizes}
+
+    def fail(self, client: str, reason: str) -> None:
+        """Record a client that did not do what it was asked."""
+        entry = {"round": self.round, "client": client, "reason": reason}
+        self.state.failures.append(entry)
+        self.observe("failure", entry)
+
+    def refuse(self, client: str, reason: str) -> None:
+        """Record a reply that is not used."""
+        entry = {"round": self.round, "client": client, "reason": reason}
+        self.refused.add(client)
+        self.state.refused.append(entry)
+        self.observe("refused", entry)

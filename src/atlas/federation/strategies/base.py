@@ -1,0 +1,124 @@
+"""A strategy is a frozen bundle of named pieces; a new one is one file and one line.
+
+The file defines a `Strategy` and passes it to `register`; the line imports the file in
+`strategies/__init__.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from atlas.config.messages import nearest
+from atlas.config.plan import RelationSettings
+from atlas.errors import InputError
+from atlas.federation.adapters.cohort import Trains
+from atlas.ops.graph.sparse_rows import SharedRows
+
+Looks = Literal["nothing", "fingerprints", "clusters"]
+"""What is found out of the clients before the first round."""
+
+
+@dataclass(frozen=True)
+class View:
+    """What a relation may look at, clients in stacking order.
+
+    Attributes:
+        clients: Ids.
+        examples: Training examples of each client [n], float64.
+        tasks: Task name of each client.
+        round: Round number, from 1.
+        features: Fingerprints [n, d], unit rows, float64; a zero row where a client sent none.
+        clusters: Cluster of each client.
+        settings: How affinities are made.
+        norms: How much each client's adapter changes the model, the norm of its dW [n], float64.
+    """
+
+    clients: tuple[str, ...]
+    examples: Tensor
+    tasks: tuple[str, ...]
+    round: int
+    features: Tensor | None = None
+    clusters: tuple[int, ...] | None = None
+    settings: RelationSettings = RelationSettings()
+    norms: Tensor | None = None
+
+
+Relation = Callable[[View], Tensor | SharedRows]
+"""Who learns from whom: a row-stochastic W [n, n], or [modules, n, n]."""
+
+
+@dataclass(frozen=True)
+class Strategy:
+    """What the server does between two rounds of local training.
+
+    Attributes:
+        name: Registry name.
+        relation: Gives W.
+        space: Where W acts: one of `ops.mixing.MIXERS`, or `stack` (`ops.stacking`).
+        heads: `mix` within label sets, or `personal`: heads never leave the client.
+        reach: Who receives a mixture: `all` clients, or those `present` this round.
+        keep_best: Whether clients accept mixtures by their validation data.
+        pool: Whether clients of one task are trained as one on all their data (the ceiling).
+        plans: What is found out before the first round: fingerprints, or clusters of them too.
+        anchor: What local training is pulled to: `start` (the adapter of the round's start), or
+            `global` (a personal adapter beside the held one is pulled to what was delivered).
+        trains: Which factors local training moves; an A that is not trained is not sent either.
+        deliver: What becomes of a mixture: it takes the adapter's place (`replace`), or is added
+            to a dense change that the client keeps to itself, and the adapter starts again
+            (`merge`).
+    """
+
+    name: str
+    relation: Relation
+    space: Literal["product", "svd", "factors", "b", "stack"] = "product"
+    heads: Literal["mix", "personal"] = "mix"
+    reach: Literal["all", "present"] = "all"
+    keep_best: bool = False
+    pool: Literal["none", "task"] = "none"
+    plans: Looks = "nothing"
+    anchor: Literal["none", "start", "global"] = "none"
+    trains: Trains = "both"
+    deliver: Literal["replace", "merge"] = "replace"
+
+    def travels(self, name: str) -> bool:
+        """Whether the tensor of that name ever leaves a client."""
+        if name.startswith("head/"):
+            return self.heads == "mix"
+        return self.trains == "both" or not name.startswith("lora_a/")
+
+
+STRATEGIES: dict[str, Strategy] = {}
+
+
+def register(strategy: Strategy) -> Strategy:
+    """Make a strategy known by its name; a name can be taken once."""
+    if strategy.name in STRATEGIES:
+        raise ValueError(f"strategy {strategy.name!r} is registered twice")
+    STRATEGIES[strategy.name] = strategy
+    return strategy
+
+
+def find_strategy(name: str) -> Strategy:
+    """The strategy of that name; an unknown one is refused with the nearest match."""
+    if name in STRATEGIES:
+        return STRATEGIES[name]
+    near = nearest(name, STRATEGIES)
+    hint = f"did you mean {near}? " if near else ""
+    allowed = ", ".join(sorted(STRATEGIES))
+    raise InputError(f"strategy: unknown name {name!r}; {hint}allowed: {allowed}")
+
+
+def identity(view: View) -> Tensor:
+    """Nobody learns from anybody: W = I."""
+    return torch.eye(len(view.clients), dtype=torch.float64)
+
+
+def data_shares(view: View) -> Tensor:
+    """Everybody holds the same mixture, weighted by training examples."""
+    shares = view.examples / view.examples.sum()
+    return shares.expand(len(view.clients), -1).clone()

@@ -1,0 +1,95 @@
+"""From what is known of the clients to W, in pieces of `ops.graph.affinity`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from atlas.federation.strategies.base import View, data_shares
+from atlas.ops.graph.affinity import (
+    connect_singletons,
+    cosine,
+    even_steps,
+    group_shares,
+    lazy,
+    nearest,
+    rbf,
+    row_normalise,
+    symmetrise,
+    within,
+    without_self,
+)
+
+AFFINITIES: dict[str, Callable[[Tensor, float], Tensor]] = {
+    "rbf": rbf,
+    "cosine": lambda features, alpha: cosine(features),
+    "uniform": lambda features, alpha: torch.ones(len(features), len(features)).to(features),
+}
+
+START_ALPHA = 1.0
+WHOLE_STEP = 1.0
+
+
+def affinity(view: View) -> Tensor:
+    """How alike clients are, ones on the diagonal; an unknown client is like nobody."""
+    features = _features(view)
+    found = AFFINITIES[view.settings.affinity](features, alpha_of(view))
+    known = features.square().sum(1) > 0
+    identity = torch.eye(len(features), dtype=found.dtype, device=found.device)
+    return torch.where(known[:, None] & known, found, identity)
+
+
+def alpha_of(view: View) -> float:
+    """The alpha of the settings, or one to begin with where clients choose."""
+    alpha = view.settings.alpha
+    return START_ALPHA if isinstance(alpha, str) else alpha
+
+
+def neighbours(view: View) -> Tensor:
+    """Row-normalised edges: alike, within clusters if there are any, the nearest, symmetric."""
+    settings = view.settings
+    whole = without_self(affinity(view))
+    edges = whole
+    if view.clusters is not None:
+        edges = within(edges, view.clusters, settings.cross)
+    if settings.nearest is not None:
+        edges = nearest(edges, settings.nearest)
+    edges = symmetrise(edges)
+    if settings.singletons == "joined":
+        edges = connect_singletons(edges, whole)
+    return row_normalise(edges)
+
+
+def diffusion(view: View) -> Tensor:
+    """One step over the graph of clients, W = I - eta L with the random-walk Laplacian L.
+
+    With eta `auto` the whole step is offered and each client takes the share that suits it.
+    """
+    shares, eta = neighbours(view), view.settings.eta
+    if eta == "even":
+        return lazy(shares, even_steps(shares))
+    return lazy(shares, WHOLE_STEP if eta == "auto" else eta)
+
+
+def cluster_mean(view: View) -> Tensor:
+    """The data-weighted mean of one's own cluster."""
+    if view.clusters is None:
+        raise ValueError("there are no clusters to average in")
+    return group_shares(view.clusters, view.examples)
+
+
+def norm_shares(view: View) -> Tensor:
+    """Everybody holds the same mixture; who changes the model more counts for more in it."""
+    if view.norms is None:
+        raise ValueError("this relation needs the norms of the adapters")
+    if not bool(view.norms.any()):
+        return data_shares(view)
+    return (view.norms / view.norms.sum()).expand(len(view.clients), -1).clone()
+
+
+def _features(view: View) -> Tensor:
+    if view.features is None:
+        raise ValueError("this relation needs fingerprints")
+    return view.features

@@ -1,0 +1,188 @@
+"""One optimiser step of some rows of a stack, whole or split between client and server."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor
+
+from atlas.config.federation import TrainSettings
+from atlas.federation.batching.forward import Stack
+from atlas.federation.batching.store import ExampleStore, Rows
+from atlas.federation.sharing import shared_gradients
+from atlas.federation.training.split import Gradients, Wire, split_gradients
+from atlas.ops.anchor import pull
+from atlas.ops.flat import Columns
+from atlas.ops.optim import adamw_, clip_factors, per_client
+
+Moments = dict[str, tuple[Tensor, Tensor]]
+
+
+@dataclass(frozen=True)
+class Anchor:
+    """What the rows of a stack are pulled to; see `ops.anchor.pull`.
+
+    Attributes:
+        tensors: As in `Stack`; a row's anchor is in the same place.
+        strength: Factor on each row's pull [n]; zero for rows that are not pulled.
+    """
+
+    tensors: Mapping[str, Tensor]
+    strength: Tensor
+
+    def rows(self, index: Tensor) -> Anchor:
+        """The anchor of some rows only."""
+        there = {name: value.index_select(0, index) for name, value in self.tensors.items()}
+        return Anchor(there, self.strength.index_select(0, index))
+
+    def cost(self, stack: Stack, index: Tensor, modules: Sequence[str]) -> Tensor:
+        """What the pull adds to the objectives of `stack`, the rows in `index` [n]."""
+        there = self.rows(index)
+        found = pull(stack.tensors, there.tensors, stack.scales, modules)
+        return there.strength.to(found.dtype) * found
+
+
+@dataclass(frozen=True)
+class Turn:
+    """Which rows step together: their examples, their rates, and where their blocks are split.
+
+    Attributes:
+        rows: Places in the stack.
+        picks: The batch of each.
+        rates: The learning rate of each.
+        point: Blocks on the client's side; None for an undivided step.
+    """
+
+    rows: list[int]
+    picks: list[Rows]
+    rates: list[float]
+    point: int | None = None
+
+
+@dataclass
+class State:
+    """The moving parts of a fit, and what pulls at them.
+
+    Attributes:
+        stack: Adapters; their tensors are views of `values`.
+        values: All their numbers [n, P].
+        moments: First and second moments [n, P].
+        made: Steps each row has made [n].
+        anchor: What rows are pulled to.
+        columns: Whose numbers are where in P.
+        wire: Carries and counts what a split step sends.
+    """
+
+    stack: Stack
+    values: Tensor
+    moments: tuple[Tensor, Tensor]
+    made: Tensor
+    anchor: Anchor | None
+    columns: Columns
+    wire: Wire = field(default_factory=Wire)
+
+    def step(self, store: ExampleStore, turn: Turn, settings: TrainSettings) -> Tensor:
+        """One AdamW step; returns the losses of the rows that made it."""
+        device = self.stack.labels.device
+        index = torch.tensor(turn.rows, device=device)
+        # Where every row takes part there is nothing to pick out, and no copy to hold.
+        whole = turn.rows == list(range(len(self.stack.labels)))
+        rows = self.stack if whole else self.stack.rows(index)
+        leaves = {name: value.detach().requires_grad_() for name, value in rows.tensors.items()}
+        moving = replace(rows, tensors=leaves)
+        losses, grads = self._gradients(store, moving, index, turn)
+        del moving, leaves
+        grad = self.columns.join(grads)
+        del grads
+        self._update(rows, turn, settings, grad, None if whole else index)
+        return losses.detach()
+
+    def _update(
+        self,
+        rows: Stack,
+        turn: Turn,
+        settings: TrainSettings,
+        grad: Tensor,
+        index: Tensor | None,
+    ) -> None:
+        """Write what a gradient [n, P] of rows does to them; `index` is None for all."""
+        if rows.still is not None:
+            grad.mul_(self.columns.each(rows.moving, grad))
+        if settings.clip is not None:
+            grad.mul_(per_client(clip_factors([grad], settings.clip), grad))
+        kept = (self.values, *self.moments)
+        value, first, second = kept if index is None else (one[index] for one in kept)
+        made = self.made if index is None else self.made[index]
+        made += 1
+        adamw_(
+            value,
+            grad,
+            (first, second),
+            steps=made,
+            rates=self._rates(rows, turn, settings, grad),
+            weight_decay=settings.weight_decay,
+        )
+        if index is not None:
+            self.made[index] = made
+            for one, new in zip(kept, (value, first, second), strict=True):
+                one.index_copy_(0, index, new)
+
+    def _rates(self, rows: Stack, turn: Turn, settings: TrainSettings, like: Tensor) -> Tensor:
+        """The rates of rows, [n, 1] where all their tensors share one, else [n, P]."""
+        rates = torch.tensor(turn.rates, dtype=torch.float64, device=like.device)
+        head_factor = (settings.head_lr or settings.lr) / settings.lr
+        if head_factor == 1.0 and rows.still is None:
+            return per_client(rates, like)
+
+        def own(name: str) -> Tensor:
+            factor = head_factor if name.startswith("head/") else 1.0
+            return rates * factor * rows.moving(name)
+
+        return self.columns.each(own, like)
+
+    def fitted(self) -> tuple[Stack, Moments]:
+        """Adapters and moments as they are, in tensors of their own."""
+        first, second = (self._own(one) for one in self.moments)
+        pairs = {name: (first[name], second[name]) for name in first}
+        return replace(self.stack, tensors=self._own(self.values)), pairs
+
+    def _own(self, flat: Tensor) -> dict[str, Tensor]:
+        return {name: view.clone() for name, view in self.columns.views(flat).items()}
+
+    def _gradients(
+        self, store: ExampleStore, moving: Stack, index: Tensor, turn: Turn
+    ) -> tuple[Tensor, Gradients]:
+        """Losses of the rows, and gradients of losses and pull together."""
+        model, names = store.model, list(moving.tensors)
+        if turn.point is None:
+            losses, grads = shared_gradients(store, moving, turn.picks)
+        else:
+            batch = store.batch(turn.picks)
+            outcome, grads = split_gradients(model, moving, batch, turn.point, turn.rows, self.wire)
+            losses = outcome.client_losses()
+        if self.anchor is not None:
+            # Each side of a split knows the adapters it trains, so the pull needs no message.
+            pulled = self.anchor.cost(moving, index, model.layout.modules)
+            values = [moving.tensors[name] for name in names]
+            more = torch.autograd.grad(pulled.sum(), values, materialize_grads=True)
+            grads = {n: grads[n] + extra for n, extra in zip(names, more, strict=True)}
+        return losses, grads
+
+
+def begin(stack: Stack, carried: tuple[Moments, Tensor] | None, anchor: Anchor | None) -> State:
+    """The state before the first step; with `carried`, moments and counts of earlier rounds."""
+    columns = Columns.of(stack.tensors)
+    values = columns.join(stack.tensors)
+    moments, made = carried or (fresh_moments(stack), torch.zeros_like(stack.labels))
+    first, second = (
+        columns.join({name: pair[which] for name, pair in moments.items()}) for which in (0, 1)
+    )
+    own = replace(stack, tensors=columns.views(values))
+    return State(own, values, (first, second), made.clone(), anchor, columns)
+
+
+def fresh_moments(stack: Stack) -> Moments:
+    """Zero moments for every tensor."""
+    return {k: (torch.zeros_like(v), torch.zeros_like(v)) for k, v in stack.tensors.items()}

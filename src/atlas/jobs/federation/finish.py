@@ -1,0 +1,175 @@
+"""The end of a run: test data is read, adapters are written, the summary is drawn up."""
+
+from __future__ import annotations
+
+import hashlib
+import statistics
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Tensor
+
+from atlas.backbones.export import export_adapter
+from atlas.build.federation import Federation
+from atlas.build.models import open_backbone
+from atlas.federation.adapters.cohort import adapter_sha256
+from atlas.federation.exchange.message import decode, encode
+from atlas.federation.exchange.transport import Failure, TaskName
+from atlas.federation.server import Observe
+from atlas.federation.training.evaluate import Scores, majority_scores
+from atlas.jobs.federation.plan import planned_clusters
+from atlas.runs.folder import RunFolder
+from atlas.runs.summary import write_summary
+
+BUDGET = ("device", "budget", "used", "valid", "measured")
+"""What the summary tells of a client's grant; the events tell all of it."""
+
+
+def finish(
+    federation: Federation, folder: RunFolder, observe: Observe, seconds: float
+) -> dict[str, Any]:
+    """Evaluate on test data, export every client's adapter and write the summary last."""
+    began = time.perf_counter()
+    if not federation.state.examples:
+        reasons = {str(entry["reason"]) for entry in federation.state.failures}
+        raise RuntimeError(f"no client ever gave a usable reply: {'; '.join(sorted(reasons))}")
+    scores = _test(federation, "final")
+    solo = _test(federation, "alone") if _has_shadow(federation) else None
+    for client, found in sorted(scores.items()):
+        alone = (solo or {}).get(client)
+        observe("tested", {"client": client, "scores": found, "alone": alone})
+    adapters = _adapters(federation)
+    _export(federation, folder, adapters, scores)
+    seconds += time.perf_counter() - began
+    summary = summarise(federation, scores, solo, adapters) | {"seconds": round(seconds, 3)}
+    write_summary(folder.summary, summary)
+    observe("finished", {"summary": summary})
+    return summary
+
+
+def _has_shadow(federation: Federation) -> bool:
+    return any("shadow" in group.arms for group in federation.engine.groups)
+
+
+def ask_all(
+    federation: Federation, task: TaskName, facts: Mapping[str, object]
+) -> dict[str, bytes]:
+    """Ask every holder something that must not fail; a failure ends the run."""
+    request = encode({}, facts)
+    replies = federation.engine.ask(task, dict.fromkeys(federation.holders, request))
+    for client, reply in sorted(replies.items()):
+        if isinstance(reply, Failure):
+            raise RuntimeError(f"{task} of client {client} failed: {reply.reason}")
+    return {client: reply for client, reply in replies.items() if isinstance(reply, bytes)}
+
+
+def _test(federation: Federation, arm: str) -> dict[str, Scores]:
+    """Test scores of every member client."""
+    found: dict[str, Scores] = {}
+    for reply in ask_all(federation, "evaluate", {"split": "test", "arm": arm}).values():
+        found |= decode(reply).facts["members"]
+    return found
+
+
+def _adapters(federation: Federation) -> dict[str, dict[str, Tensor]]:
+    replies = ask_all(federation, "adapter", {"arm": "final"})
+    return {client: decode(reply).tensors for client, reply in replies.items()}
+
+
+def _export(
+    federation: Federation,
+    folder: RunFolder,
+    adapters: Mapping[str, Mapping[str, Tensor]],
+    scores: Mapping[str, Scores],
+) -> None:
+    for holder in federation.holders.values():
+        adapter = adapters[holder.id]
+        model = federation.models[holder.id]
+        layers = {
+            module: (adapter[f"lora_a/{module}"], adapter[f"lora_b/{module}"])
+            for module in model.layout.modules
+        }
+        head = {k.removeprefix("head/"): v for k, v in adapter.items() if k.startswith("head/")}
+        for member in holder.members:
+            export_adapter(
+                folder.safe_child(member.id),
+                backbone=open_backbone(federation.config, holder.data.backbone),
+                task=member.task,
+                layers=layers,
+                alpha=model.layout.alpha,
+                head=head,
+                card={
+                    "client": member.id,
+                    "strategy": federation.plan.strategy.name,
+                    "rounds": federation.plan.rounds,
+                    "test": dict(sorted(scores[member.id].items())),
+                },
+            )
+
+
+def summarise(
+    federation: Federation,
+    scores: Mapping[str, Scores],
+    solo: Mapping[str, Scores] | None,
+    adapters: Mapping[str, Mapping[str, Tensor]],
+) -> dict[str, Any]:
+    """The summary without its seconds; see `runs/summary.schema.json`."""
+    state, plan = federation.state, federation.plan
+    members = {m.id: m for holder in federation.holders.values() for m in holder.members}
+    score = {client: scores[client]["score"] for client in sorted(scores)}
+    digest = hashlib.sha256()
+    for client in sorted(adapters):
+        digest.update(f"{client} {adapter_sha256(adapters[client])}\n".encode())
+    summary: dict[str, Any] = {
+        "kind": "federation",
+        "strategy": plan.strategy.name,
+        "rounds": state.round,
+        "seed": plan.seed,
+        "score": _spread(score),
+        "metrics": {client: members[client].task.metric for client in sorted(members)},
+        "accuracy": _spread({client: scores[client]["accuracy"] for client in sorted(scores)}),
+        "majority": {
+            "clients": {
+                client: majority_scores(m.task, m.train, m.test)["score"]
+                for client, m in sorted(members.items())
+            }
+        },
+        "bytes": {
+            "up": state.ledger.total("up"),
+            "down": state.ledger.total("down"),
+            "clients": {client: dict(both) for client, both in sorted(state.ledger.totals.items())},
+            **({"split": dict(state.ledger.split)} if any(state.ledger.split.values()) else {}),
+        },
+        "ranks": {
+            member.id: list(federation.ranks[holder.id])
+            for holder in federation.holders.values()
+            for member in holder.members
+        },
+        "refused": state.refused,
+        "failures": state.failures,
+        "adapters_sha256": digest.hexdigest(),
+    }
+    clusters = planned_clusters(federation)
+    if clusters is not None:
+        summary["clusters"] = clusters
+    if state.allotted:
+        summary["budgets"] = {
+            client: {key: entry[key] for key in BUDGET}
+            for client, entry in sorted(state.allotted.items())
+        }
+    if solo is not None:
+        alone = {client: solo[client]["score"] for client in score}
+        gains = [score[client] - alone[client] for client in score]
+        summary["alone"] = {"mean": statistics.fmean(alone.values()), "clients": alone}
+        summary["gain"] = {"mean": statistics.fmean(gains), "worst": min(gains)}
+    return summary
+
+
+def _spread(values: Mapping[str, float]) -> dict[str, Any]:
+    return {
+        "mean": statistics.fmean(values.values()),
+        "spread": statistics.pstdev(values.values()),
+        "worst": min(values.values()),
+        "clients": dict(values),
+    }

@@ -1,0 +1,1 @@
+"""Newcomers to a finished federation: read, placed, given a first adapter, kept."""

@@ -1,0 +1,1 @@
+"""The steps of a memory run, and what it came to."""

@@ -1,0 +1,1 @@
+"""Studies: many runs laid out, shared out to processes, and compared in one table."""

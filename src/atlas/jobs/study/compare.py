@@ -1,0 +1,155 @@
+"""Runs a study and draws up one table; the same command again goes on where it stopped."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from atlas.config.federation import FederationConfig
+from atlas.config.grid import ARM, Combination
+from atlas.config.overrides import parse_override
+from atlas.engines.local.engine import Progress
+from atlas.jobs.alone import tell_alone
+from atlas.jobs.by_task import compare_tasks
+from atlas.jobs.federation.run import resume_run, start_run
+from atlas.jobs.runner import Finished, Watch
+from atlas.jobs.study.cases import Study, folder_name
+from atlas.jobs.study.outcomes import Outcome, mean_by_key, read_outcome
+from atlas.ops.statistics import paired_comparison
+from atlas.report.figures.study import plot_study
+from atlas.runs.folder import write_text_atomic
+
+Announce = Callable[[int, int, Combination], None]
+Row = dict[str, Any]
+
+
+def run_study(
+    study: Study,
+    parent: Path,
+    announce: Announce | None = None,
+    watch: Watch | None = None,
+    progress: Progress | None = None,
+) -> dict[str, Any] | None:
+    """Run what is not finished yet and draw up the table; None if stopped before the end.
+
+    Every combination is an ordinary run folder under `parent/<study>/`; finished ones are read,
+    stopped ones resumed. Results are also written there as `compare.json`, `compare.csv` and
+    pictures.
+    """
+    folder = parent / study.name
+    jobs, outcomes = study.jobs(), []
+    for number, (case, config) in enumerate(jobs, start=1):
+        if announce:
+            announce(number, len(jobs), case.keys)
+        finished = finish_run(config, folder / folder_name(case.keys), watch, progress)
+        if finished.summary is None:
+            return None
+        outcomes.append(read_outcome(case, finished.folder, finished.summary))
+    done = len(study.configs)
+    compared = tell_alone(outcomes[:done], study.configs)
+    result = {"study": study.name} | draw_up(compared, outcomes[done:])
+    write_text_atomic(folder / "compare.json", json.dumps(result, indent=2, sort_keys=True) + "\n")
+    write_text_atomic(folder / "compare.csv", _csv(result["rows"], list(result["tasks"])))
+    plot_study(folder, result)
+    return result
+
+
+def finish_run(
+    config: FederationConfig, place: Path, watch: Watch | None, progress: Progress | None
+) -> Finished:
+    """Read the run in a place if it is finished, resume it if it was stopped, or else start it."""
+    runs = sorted(place.iterdir()) if place.is_dir() else []
+    existing = [path for path in runs if (path / "config.yaml").is_file()]
+    if existing:
+        return resume_run(existing[0], watch, progress)
+    return start_run(config, place, watch, progress)
+
+
+def draw_up(outcomes: Sequence[Outcome], ceilings: Sequence[Outcome]) -> dict[str, Any]:
+    """What the runs of a study and of its ceiling amount to, as plain values."""
+    arms: dict[str, list[Outcome]] = {}
+    for outcome in outcomes:
+        arms.setdefault(outcome.arm, []).append(outcome)
+    majorities = [statistics.fmean(o.summary["majority"]["clients"].values()) for o in outcomes]
+    best = [outcome.summary["score"]["mean"] for outcome in ceilings]
+    return {
+        "rows": [_row(outcome) for outcome in outcomes],
+        "majority": statistics.fmean(majorities),
+        "ceiling": statistics.fmean(best) if best else None,
+        "tasks": compare_tasks(arms, ceilings),
+        "clients": {arm: _clients([o.summary for o in own]) for arm, own in arms.items()},
+        "tests": compare_arms(arms),
+        "alone": compare_alone(next(iter(arms.values()))),
+    }
+
+
+def _row(outcome: Outcome) -> Row:
+    summary, case = outcome.summary, outcome.case
+    row = {
+        "arm": outcome.arm,
+        "keys": _values(case.keys),
+        **{key: summary["score"][key] for key in ("mean", "spread", "worst")},
+        "tasks": outcome.task_means("score"),
+        "bytes": {key: summary["bytes"][key] for key in ("up", "down")},
+        "seconds": summary["seconds"],
+        "distance": outcome.distance,
+        "error": outcome.error,
+        "adapters_sha256": summary["adapters_sha256"],
+    }
+    if ARM in case.columns:
+        others = {key: text for key, text in case.columns.items() if key != ARM}
+        row["columns"] = {ARM: case.columns[ARM], **_values(others)}
+    return row
+
+
+def _values(texts: Combination) -> dict[str, Any]:
+    return {key: parse_override(f"{key}={text}")[1] for key, text in texts.items()}
+
+
+def _clients(summaries: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """One arm's clients averaged over seeds; gains over training alone where that was done."""
+    scores = mean_by_key(summary["score"]["clients"] for summary in summaries)
+    alone = mean_by_key(summary.get("alone", {}).get("clients", {}) for summary in summaries)
+    gains = {client: scores[client] - alone[client] for client in alone}
+    return {"score": scores, "gain": gains, "worst_gain": min(gains.values(), default=None)}
+
+
+def compare_arms(arms: Mapping[str, Sequence[Outcome]]) -> list[dict[str, Any]]:
+    """Every arm against the first, paired on the mean score of each seed."""
+    means = {arm: [o.summary["score"]["mean"] for o in own] for arm, own in arms.items()}
+    first, *others = means
+    return [
+        {"first": first, "second": name, "seeds": len(means[name])}
+        | paired_comparison(means[first], means[name])
+        for name in others
+    ]
+
+
+def compare_alone(first: Sequence[Outcome]) -> dict[str, Any] | None:
+    """Training alone against the first arm, whose clients' shadows it is; None without shadows."""
+    found = [o.summary["alone"]["clients"] for o in first if "alone" in o.summary]
+    solo = [statistics.fmean(clients.values()) for clients in found]
+    if len(solo) < len(first):
+        return None
+    means = [outcome.summary["score"]["mean"] for outcome in first]
+    return {"mean": statistics.fmean(solo)} | paired_comparison(means, solo)
+
+
+def _csv(rows: Sequence[Row], tasks: Sequence[str]) -> str:
+    text = io.StringIO()
+    # Arms need not have the same keys.
+    keys = list(dict.fromkeys(key for row in rows for key in row["keys"]))
+    names = ["arm"] if "columns" in rows[0] else []
+    columns = [*names, *keys, "mean", "spread", "worst", *(f"task:{task}" for task in tasks)]
+    columns += ["up", "down", "seconds", "error", "adapters_sha256"]
+    writer = csv.DictWriter(text, columns, extrasaction="ignore", lineterminator="\n")
+    writer.writeheader()
+    for row in rows:
+        scores = {f"task:{task}": score for task, score in row["tasks"].items()}
+        writer.writerow({**row, **scores, **row["bytes"], **row["keys"]})
+    return text.getvalue()

@@ -1,0 +1,117 @@
+"""Runs of a study in several processes at a time.
+
+Cores share the training of a run, but plans, mixtures and the ends of rounds keep one of them busy;
+runs side by side leave none idle. A worker takes whole seeds, since runs of one seed read the same
+texts and share what the frozen blocks make of them.
+"""
+
+from __future__ import annotations
+
+import json
+import queue
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import IO, Any
+
+from atlas.config.federation import FederationConfig
+from atlas.config.grid import Case
+from atlas.jobs.study.cases import Study, folder_name
+from atlas.runs.interrupt import stop_after_round
+
+Job = tuple[int, Case, FederationConfig]
+Say = Callable[[int, str], None]
+"""Told the number of a run and what is new of it."""
+
+
+def with_threads(study: Study, threads: int) -> Study:
+    """The same study with so many threads a run, where its settings leave that open."""
+
+    def narrowed(config: FederationConfig) -> FederationConfig:
+        return config.model_copy(update={"threads": config.threads or threads})
+
+    return replace(
+        study,
+        configs=tuple(narrowed(config) for config in study.configs),
+        ceilings={seed: narrowed(config) for seed, config in study.ceilings.items()},
+    )
+
+
+def deal(study: Study, workers: int) -> list[list[Job]]:
+    """Who runs what: all runs of a seed, then of the next; the seeds are dealt in turn.
+
+    A study that is stopped early so has whole seeds, which can be compared.
+    """
+    jobs = [(number, *job) for number, job in enumerate(study.jobs(), start=1)]
+    seeds = sorted({config.seed for _, _, config in jobs})
+    shares: list[list[Job]] = [[] for _ in range(min(workers, len(seeds)))]
+    for job in sorted(jobs, key=lambda job: (job[2].seed, job[0])):
+        shares[seeds.index(job[2].seed) % len(shares)].append(job)
+    return shares
+
+
+def run_apart(study: Study, folder: Path, workers: int, say: Say) -> bool:
+    """Finish the study's runs in `workers` processes; False if they were stopped before.
+
+    Asked to stop, by Ctrl-C or SIGTERM, it asks the workers, which save their round and end.
+
+    Raises:
+        RuntimeError: If a worker failed; what the others finished is kept.
+    """
+    said: queue.Queue[dict[str, Any] | None] = queue.Queue()
+    started = [_start(share, folder, said) for share in deal(study, workers)]
+    running, stopped = len(started), False
+    with stop_after_round(partial(_ask_to_stop, started)) as asked:
+        try:
+            while running:
+                news = said.get()
+                if news is None:
+                    running -= 1
+                    continue
+                stopped |= news["said"] == "stopped"
+                say(news["number"], news["said"])
+        finally:
+            codes = [process.wait() for process in started]
+    # Between two runs a worker has nothing to save, and the signal itself ends it.
+    if any(codes) and not asked.requested:
+        raise RuntimeError(f"a worker ended with exit code {next(filter(None, codes))}")
+    return not stopped and not any(codes)
+
+
+def _ask_to_stop(workers: Sequence[subprocess.Popen[str]]) -> None:
+    for process in workers:
+        process.terminate()
+
+
+def _start(
+    share: Sequence[Job], folder: Path, said: queue.Queue[dict[str, Any] | None]
+) -> subprocess.Popen[str]:
+    process = subprocess.Popen(  # noqa: S603 - this very interpreter
+        [sys.executable, "-m", "atlas.jobs.worker"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdin is not None and process.stdout is not None
+    jobs = [
+        {
+            "number": number,
+            "place": str(folder / folder_name(case.keys)),
+            "config": config.model_dump(mode="json"),
+        }
+        for number, case, config in share
+    ]
+    process.stdin.write(json.dumps(jobs))
+    process.stdin.close()
+    threading.Thread(target=_listen, args=(process.stdout, said), daemon=True).start()
+    return process
+
+
+def _listen(lines: IO[str], said: queue.Queue[dict[str, Any] | None]) -> None:
+    for line in lines:
+        said.put(json.loads(line))
+    said.put(None)

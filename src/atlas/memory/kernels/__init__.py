@@ -1,0 +1,1 @@
+"""How a rule is computed fast: chunks, exact or from the chunk's start."""

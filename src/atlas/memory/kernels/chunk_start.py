@@ -1,0 +1,169 @@
+"""The chunk-start rule: every error of a chunk is measured at the memory the chunk began with.
+
+No error depends on another of its chunk, so nothing is solved: E = K M' - V, and outputs and
+state follow as in `exact`. The chunk size is part of the function here, and a large chunk is
+walked in blocks that share one M'.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, cast
+
+import torch
+from torch import Tensor
+from torch.autograd import Function
+from torch.autograd.function import once_differentiable
+
+from atlas.memory.factors import Found, Plan, plans, stack_chunks
+from atlas.memory.kernels.block import (
+    Rows,
+    combine,
+    in_given_precision,
+    leave,
+    leave_back,
+    row_dots,
+    side_by_side,
+)
+from atlas.memory.kernels.gate_products import Table
+
+
+class _Block(NamedTuple):
+    """What the gradient of a block needs.
+
+    Attributes:
+        x: [M_0 | S_0], [b, d_k, 2 d_v].
+        start: M' [b, d_k, d_v].
+        queries: [b, C, d_k].
+        keys: [b, W, d_k].
+        grams: Queries times keys, [b, C, W].
+        weighted: The same times what each write counts for the query.
+        read: Queries times x.
+        error: E [b, W, d_v].
+    """
+
+    x: Tensor
+    start: Tensor
+    queries: Tensor
+    keys: Tensor
+    grams: Tensor
+    weighted: Tensor
+    read: Tensor
+    error: Tensor
+
+
+class Shape(NamedTuple):
+    """Which row of the table the first token of a block reads, and how many blocks a chunk has."""
+
+    first_read: int
+    period: int
+
+    def begins_chunk(self, block: int) -> bool:
+        """Whether M' is taken anew; for the first block it is given."""
+        return block > 0 and block % self.period == 0
+
+
+def start_scan(
+    rows: tuple[Tensor, Tensor, Tensor], table: Table, x: Tensor, start: Tensor, shape: Shape
+) -> tuple[Tensor, Tensor]:
+    """Walk n blocks.
+
+    Args:
+        rows: Queries [n, b, C, d_k], keys [n, b, W, d_k] and values [n, b, W, d_v].
+        table: Of [n, b, ...].
+        x: M and S side by side, [b, d_k, 2 d_v].
+        start: M' of the first chunk, [b, d_k, d_v].
+        shape: Of blocks and chunks.
+
+    Returns:
+        Outputs [n, b, C, d_v] and the state after the last block.
+    """
+    result = _StartScan.apply(shape, x, start, *rows, *table)  # type: ignore[no-untyped-call]
+    return cast(tuple[Tensor, Tensor], result)
+
+
+class _StartScan(Function):
+    @staticmethod
+    def forward(
+        ctx: Any,  # noqa: ANN401
+        shape: Shape,
+        x: Tensor,
+        start: Tensor,
+        *parts: Tensor,
+    ) -> tuple[Tensor, Tensor]:
+        rows, table = parts[:3], Table(*parts[3:])
+        outputs: list[Tensor] = []
+        saved: list[Tensor] = []
+        for i, plan in enumerate(plans(table, shape.first_read)):
+            if shape.begins_chunk(i):
+                start = x.chunk(2, -1)[0]
+            output, x, block = _one_block([part[i] for part in rows], x, start, plan)
+            outputs.append(output)
+            saved.extend(block)
+        ctx.shape = shape
+        ctx.save_for_backward(*table, *saved)
+        return stack_chunks(outputs), x
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, d_outputs: Tensor, dx: Tensor) -> tuple[Tensor | None, ...]:  # noqa: ANN401
+        kept = ctx.saved_tensors  # a checkpointed block lets it be read once
+        table, saved = Table(*kept[:5]), kept[5:]
+        each, found = len(_Block._fields), []
+        d_start = torch.zeros_like(saved[1])
+        with in_given_precision(dx):
+            for i, plan in reversed(list(enumerate(plans(table, ctx.shape.first_read)))):
+                block = _Block(*saved[i * each : (i + 1) * each])
+                dx, gradients = _one_block_back(block, plan, d_outputs[i], dx)
+                # Errors are k M' - v: what reaches v reaches k M' with its sign turned.
+                d_start.baddbmm_(block.keys.mT, gradients.values, alpha=-1)
+                if ctx.shape.begins_chunk(i):
+                    dx.chunk(2, -1)[0].add_(d_start)
+                    d_start.zero_()
+                found.append(gradients)
+        stacked = (stack_chunks(part) for part in zip(*found[::-1], strict=True))
+        return None, dx, d_start, *stacked
+
+
+def _one_block(
+    rows: list[Tensor], x: Tensor, start: Tensor, plan: Plan
+) -> tuple[Tensor, Tensor, _Block]:
+    """Outputs of a block, the state after it, and what its gradient needs."""
+    queries, keys, values = rows
+    error = torch.bmm(keys, start).sub_(values)
+    grams = torch.bmm(queries, keys.mT)
+    weighted = grams * plan.where_read(plan.weights)
+    read = torch.bmm(queries, x)
+    output = combine(read, _query_rows(plan)).baddbmm_(weighted, error, alpha=-1)
+    after = leave(x, plan.ends)
+    after.baddbmm_(keys.mT, side_by_side(error, plan.writes), alpha=-1)
+    return output, after, _Block(x, start, queries, keys, grams, weighted, read, error)
+
+
+def _one_block_back(
+    block: _Block, plan: Plan, d_output: Tensor, dx: Tensor
+) -> tuple[Tensor, Found]:
+    """What reaches the state before a block through reads and writes, its rows and its factors."""
+    x, start, queries, keys, grams, weighted, read, error = block
+    felt = torch.bmm(keys, dx)
+    d_values = combine(felt, plan.writes).baddbmm_(weighted.mT, d_output)
+    d_weighted = torch.bmm(-d_output, error.mT)
+    d_rows, d_writes = row_dots(d_output, read), row_dots(error, felt)
+    d_weights = plan.where_read_back(d_weighted * grams)
+    d_weights[:, -1] -= d_writes.m
+    d_grams = d_weighted.mul_(plan.where_read(plan.weights))
+    pulled = side_by_side(d_output, _query_rows(plan))
+    d_queries = torch.bmm(pulled, x.mT).baddbmm_(d_grams, keys)
+    d_keys = torch.bmm(d_grams.mT, queries).baddbmm_(d_values, start.mT, alpha=-1)
+    d_keys.baddbmm_(side_by_side(error, plan.writes), dx.mT, alpha=-1)
+    dx, d_ends = leave_back(dx, x, plan.ends)
+    dx.baddbmm_(queries.mT, pulled)
+    d_m, d_s = (plan.where_read_back(part) for part in d_rows)
+    d_m[:, -1] += d_ends.mm
+    d_s[:, -1] += d_ends.ms
+    rows = (d_queries, d_keys, d_values)
+    return dx, Found(*rows, d_m, d_s, d_weights, d_ends.ss, -d_writes.s)
+
+
+def _query_rows(plan: Plan) -> Rows:
+    """What queries see of M_0 and S_0: [b, C, 1] each."""
+    return Rows(*(plan.where_read(part)[..., None] for part in plan.rows))

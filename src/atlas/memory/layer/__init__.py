@@ -1,0 +1,1 @@
+"""A layer with a memory: attention, branch, gates, placement and the state they carry."""

@@ -1,0 +1,122 @@
+"""Causal attention to the last w tokens, and to persistent tokens that are always in sight.
+
+Tokens are taken in blocks of at most w, each with the w - 1 tokens before it, so cost grows with
+the length and not with its square. Keys are kept as they are and turned by their place within the
+block only when they are used: neither the length of a text nor where it was cut shows. Persistent
+tokens have no place and are compared with queries that are not turned.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import pad
+
+from atlas.memory.heads import Heads
+from atlas.memory.kernels.omega_window import blocks_with_past
+from atlas.memory.layer.state import WindowState
+from atlas.memory.rotary import angles_of, rotate
+
+
+class WindowAttention(nn.Module):
+    """Attention to a sliding window; what comes out is not yet projected."""
+
+    def __init__(self, heads: Heads, window: int, rope_base: float) -> None:
+        """Attention of each token to itself and the `window - 1` tokens before it.
+
+        Args:
+            heads: Of queries, keys and values.
+            window: w, at least one.
+            rope_base: Of the rotary positions.
+        """
+        super().__init__()
+        self.heads, self.window, self.rope_base = heads, window, rope_base
+        self.q_proj = heads.projection()
+        self.k_proj = heads.projection()
+        self.v_proj = heads.projection()
+
+    def start(self, persistent: Tensor, streams: int) -> WindowState:
+        """The state before the first token.
+
+        Args:
+            persistent: The persistent tokens of every sequence, [B, P, D].
+            streams: Vectors that each token brings, S.
+        """
+        keys, values = (self.heads.split(p(persistent)) for p in (self.k_proj, self.v_proj))
+        batch, past = len(persistent), self.window - 1
+        empty = keys.new_zeros(batch, self.heads.count, streams, past, self.heads.width)
+        seen = torch.zeros(batch, past, dtype=torch.bool, device=keys.device)
+        return WindowState(empty, empty, seen, keys, values)
+
+    def forward(
+        self, x: Tensor, state: WindowState, real: Tensor, context: Tensor | None = None
+    ) -> tuple[Tensor, WindowState]:
+        """Attend at T tokens.
+
+        Args:
+            x: [B, T, D].
+            state: Before the first of them.
+            real: False at padding, [B, T].
+            context: More to look at, at the same places, [B, T, D].
+
+        Returns:
+            [B, T, H d], and the state after the last token.
+        """
+        brought = torch.stack([x] if context is None else [x, context], 1)
+        keys = torch.cat([state.keys, self.heads.split(self.k_proj(brought))], -2)
+        values = torch.cat([state.values, self.heads.split(self.v_proj(brought))], -2)
+        seen = torch.cat([state.seen, real], 1)
+        after = slice(x.shape[1], None)
+        new = WindowState(
+            # Copies: views would keep every key and value of the sequence alive.
+            keys=keys[..., after, :].clone(),
+            values=values[..., after, :].clone(),
+            seen=seen[:, after].clone(),
+            prefix_keys=state.prefix_keys,
+            prefix_values=state.prefix_values,
+        )
+        queries = self.heads.split(self.q_proj(x))
+        out = self._attend(queries, state._replace(keys=keys, values=values, seen=seen))
+        return self.heads.join(out), new
+
+    def _attend(self, queries: Tensor, window: WindowState) -> Tensor:
+        """[B, H, T, d] from T queries and a window that holds w - 1 + T tokens."""
+        length, width = queries.shape[2:]
+        block = min(length, self.window)
+        fill = -length % block
+        rows = torch.unflatten(pad(queries, (0, 0, 0, fill)), 2, (-1, block)) * width**-0.5
+        keys, values = (
+            blocks_with_past(pad(part, (0, 0, 0, fill)), block, self.window)
+            for part in (window.keys, window.values)
+        )
+        places = keys.shape[-2]
+        angles = angles_of(places, width, self.rope_base, keys)
+        turned = rotate(rows, angles.at(slice(self.window - 1, None)))
+        near = turned @ _join_streams(rotate(keys, angles)).mT
+        seen = pad(window.seen, (0, fill)).unfold(1, places, block)
+        allowed = _band(block, self.window, near.device) & seen[:, None, :, None]
+        allowed = allowed.repeat(1, 1, 1, 1, keys.shape[2])
+        # Not minus infinity: padding sees nothing at all, and must stay finite.
+        near = near.masked_fill(~allowed, torch.finfo(near.dtype).min)
+        far = rows @ window.prefix_keys[:, :, None].mT
+        weights = _softmax(torch.cat([far, near], -1))
+        out = weights[..., : far.shape[-1]] @ window.prefix_values[:, :, None]
+        out = out + weights[..., far.shape[-1] :] @ _join_streams(values)
+        return out.flatten(2, 3)[:, :, :length]
+
+
+def _join_streams(part: Tensor) -> Tensor:
+    """[B, H, S, n, places, d] -> [B, H, n, S * places, d]."""
+    return part.transpose(2, 3).flatten(3, 4)
+
+
+def _band(block: int, window: int, device: torch.device) -> Tensor:
+    """Which places of a block with its past each of its tokens sees, [block, places]."""
+    own = torch.arange(block, device=device)[:, None]
+    place = torch.arange(block + window - 1, device=device)
+    return (own <= place) & (place < own + window)
+
+
+def _softmax(scores: Tensor) -> Tensor:
+    dtype = torch.promote_types(scores.dtype, torch.float32)
+    return scores.softmax(-1, dtype=dtype).to(scores.dtype)

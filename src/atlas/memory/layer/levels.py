@@ -1,0 +1,203 @@
+"""Two levels of memory (TNT, arXiv 2511.07343): one for the whole text, some for shards of it.
+
+The shared memory runs through the sequence in large chunks. Each local memory has small chunks and
+goes back to a learnable start every `shard` tokens, so shards do not wait for one another: they are
+run side by side, as if they were more sequences. Outputs add up: o_t = q_t M_t + sum of the local
+ones. Local rules may have `queries="projected"`; their prefix goes back with the shard.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from atlas.errors import InputError
+from atlas.memory.rules.naive import run_naive
+from atlas.memory.rules.rule import Rule, Tokens
+from atlas.memory.rules.state import MemoryState, detach, from_tensors, initial_state, to_tensors
+from atlas.memory.run import run_rule
+
+
+@dataclass(frozen=True)
+class Levels:
+    """The rule of the shared memory, those of the local ones, and the tokens of a shard."""
+
+    shared: Rule
+    local: tuple[Rule, ...]
+    shard: int
+
+    def __post_init__(self) -> None:
+        """Refuse shards of no length."""
+        if self.shard < 1:
+            raise InputError(f"shard: {self.shard}; allowed: 1 or more")
+
+
+class LevelsState(NamedTuple):
+    """One state for each memory.
+
+    `position` of a local one counts from the start of its shard; where the next token begins a
+    shard, as the first of a text does, it is the length of a shard.
+    """
+
+    shared: MemoryState
+    local: tuple[MemoryState, ...]
+
+
+class LevelTokens(NamedTuple):
+    """What each memory is given; the same tokens or its own."""
+
+    shared: Tokens
+    local: tuple[Tokens, ...]
+
+
+def initial_levels(memory: Tensor, starts: Sequence[Tensor], levels: Levels) -> LevelsState:
+    """The state before the first token.
+
+    Args:
+        memory: Where the shared memory starts, [B, H, d_k, d_v].
+        starts: Where each local one starts, and goes back to, [H, d_k, d_v].
+        levels: The rules.
+    """
+    pairs = zip(starts, levels.local, strict=True)
+    local = tuple(
+        _fresh(start, len(memory), rule)._replace(position=levels.shard) for start, rule in pairs
+    )
+    return LevelsState(initial_state(memory, levels.shared), local)
+
+
+def detach_levels(state: LevelsState) -> LevelsState:
+    """The same values, cut from the graph."""
+    return LevelsState(detach(state.shared), tuple(detach(own) for own in state.local))
+
+
+def levels_to_tensors(state: LevelsState) -> dict[str, Tensor]:
+    """As a flat dict that safetensors can write."""
+    flat = to_tensors(state.shared, "shared.")
+    for i, own in enumerate(state.local):
+        flat |= to_tensors(own, f"local.{i}.")
+    return flat
+
+
+def levels_from_tensors(flat: Mapping[str, Tensor], levels: Levels) -> LevelsState:
+    """Read back what `levels_to_tensors` made."""
+    local = tuple(from_tensors(flat, f"local.{i}.") for i in range(len(levels.local)))
+    return LevelsState(from_tensors(flat, "shared."), local)
+
+
+def run_levels(
+    tokens: LevelTokens, starts: Sequence[Tensor], state: LevelsState, levels: Levels
+) -> tuple[Tensor, LevelsState]:
+    """Follow all rules over T tokens, shards in parallel.
+
+    Args:
+        tokens: For every memory.
+        starts: What local memories go back to, [H, d_k, d_v] each.
+        state: Before the first token.
+        levels: The rules.
+
+    Returns:
+        Outputs [B, H, T, d_v] and the state after the last token.
+
+    Raises:
+        InputError: The state is further into a chunk than the rule's chunks are long.
+    """
+    for own, rule in zip((state.shared, *state.local), (levels.shared, *levels.local), strict=True):
+        if own.offset >= rule.chunk:
+            raise InputError(
+                f"the state is {own.offset} tokens into a chunk; allowed: less than the rule's "
+                f"chunk of {rule.chunk}. It was made with other chunks: start the text anew"
+            )
+    output, shared = run_rule(tokens.shared, state.shared, levels.shared)
+    return _add_local(
+        output,
+        shared,
+        [
+            _run_shards(*own, levels.shard)
+            for own in zip(tokens.local, starts, state.local, levels.local, strict=True)
+        ],
+    )
+
+
+def run_levels_naive(
+    tokens: LevelTokens, starts: Sequence[Tensor], state: LevelsState, levels: Levels
+) -> tuple[Tensor, LevelsState]:
+    """The same, token by token: the law that `run_levels` is tested against."""
+    output, shared = run_naive(tokens.shared, state.shared, levels.shared)
+    return _add_local(
+        output,
+        shared,
+        [
+            _run_tokens(*own, levels.shard)
+            for own in zip(tokens.local, starts, state.local, levels.local, strict=True)
+        ],
+    )
+
+
+def _add_local(
+    output: Tensor, shared: MemoryState, local: list[tuple[Tensor, MemoryState]]
+) -> tuple[Tensor, LevelsState]:
+    for own, _ in local:
+        output = output + own
+    return output, LevelsState(shared, tuple(state for _, state in local))
+
+
+def _run_tokens(
+    tokens: Tokens, start: Tensor, state: MemoryState, rule: Rule, shard: int
+) -> tuple[Tensor, MemoryState]:
+    """Token after token, back to the start whenever a shard is full."""
+    outputs = []
+    for t in range(tokens.length):
+        if state.position == shard:
+            state = _fresh(start, len(tokens.keys), rule)
+        output, state = run_naive(tokens.cut(t, t + 1), state, rule)
+        outputs.append(output)
+    return torch.cat(outputs, 2), state
+
+
+def _run_shards(
+    tokens: Tokens, start: Tensor, state: MemoryState, rule: Rule, shard: int
+) -> tuple[Tensor, MemoryState]:
+    """The open shard, then whole ones side by side, then the beginning of the last."""
+    batch, outputs = len(tokens.keys), []
+    head = min(tokens.length, shard - state.position)
+    whole = (tokens.length - head) // shard
+    tail = head + whole * shard
+    if head:
+        output, state = run_rule(tokens.cut(0, head), state, rule)
+        outputs.append(output)
+    if whole:
+        folded = tokens.cut(head, tail).each(lambda part: _fold(part, shard))
+        output, ended = run_rule(folded, _fresh(start, batch * whole, rule), rule)
+        outputs.append(_unfold(output, batch))
+        state = _last_shard(ended, batch)
+    if tail < tokens.length:
+        rest = tokens.cut(tail, tokens.length)
+        output, state = run_rule(rest, _fresh(start, batch, rule), rule)
+        outputs.append(output)
+    return torch.cat(outputs, 2), state
+
+
+def _fresh(start: Tensor, batch: int, rule: Rule) -> MemoryState:
+    return initial_state(start.expand(batch, *start.shape), rule)
+
+
+def _fold(part: Tensor, shard: int) -> Tensor:
+    """[B, H, n * shard, ...] -> [B * n, H, shard, ...]."""
+    return torch.unflatten(part, 2, (-1, shard)).transpose(1, 2).flatten(0, 1)
+
+
+def _unfold(part: Tensor, batch: int) -> Tensor:
+    """[B * n, H, shard, ...] -> [B, H, n * shard, ...]."""
+    return torch.unflatten(part, 0, (batch, -1)).transpose(1, 2).flatten(2, 3)
+
+
+def _last_shard(state: MemoryState, batch: int) -> MemoryState:
+    parts = (
+        torch.unflatten(part, 0, (batch, -1))[:, -1] if isinstance(part, Tensor) else part
+        for part in state
+    )
+    return MemoryState._make(parts)

@@ -1,0 +1,1 @@
+"""Training of models with a memory."""

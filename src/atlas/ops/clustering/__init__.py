@@ -1,0 +1,1 @@
+"""Groups of points: partitions, how good they are, and whether a split is real."""

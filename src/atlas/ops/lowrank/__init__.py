@@ -1,0 +1,1 @@
+"""Low-rank changes of layers, and their mixtures."""

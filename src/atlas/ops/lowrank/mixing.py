@@ -1,0 +1,157 @@
+"""Every server rule is new_k = sum over l of W[k, l] * adapter_l; this file applies W.
+
+One layer of a cohort is A [n, R, d_in] and B [n, d_out, R], zero beyond each client's own rank;
+scales [n] turn factors into what a layer really adds, scale * B @ A. Spaces:
+
+- `product` mixes the scaled products and cuts the result back to each client's rank, the best
+  approximation there is (Eckart-Young), without ever forming a d_out x d_in matrix. It comes back
+  in the gauge nearest the client's own factors.
+- `svd` is the same mixture in the gauge of the singular value decomposition.
+- `factors` mixes A and the scaled B apart; cross terms make it differ from the product mixture.
+  Where ranks differ, a slot that few clients have is averaged with the zeros of the others.
+- `b` mixes the scaled B and leaves A alone, for clients that share one A.
+
+In all of them a row of W equal to e_k returns client k's factors untouched, bit for bit. What
+keeps every client's slots side by side, and so cuts nothing, is `ops.stacking`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from atlas.ops.lowrank.factors import Gauge, nearest_gauge, rank_mask, svd_gauge
+from atlas.ops.span import Layer, row_key, span_of
+
+ROW_TOLERANCE = 1e-9
+
+Mixer = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
+
+
+def check_mixing(weights: Tensor) -> None:
+    """Raise unless `weights` [..., n, n] is row-stochastic."""
+    if weights.shape[-1] != weights.shape[-2]:
+        raise ValueError(f"a mixing matrix is square, not {tuple(weights.shape)}")
+    if not bool(torch.isfinite(weights).all()):
+        raise ValueError("a mixing matrix must be finite")
+    if float(weights.min()) < 0:
+        raise ValueError(f"mixing weights must not be negative, found {float(weights.min()):.3g}")
+    off = float((weights.sum(-1) - 1).abs().max())
+    if off > ROW_TOLERANCE:
+        raise ValueError(f"rows of a mixing matrix sum to one; one is off by {off:.3g}")
+
+
+def restrict(weights: Tensor, allowed: Tensor) -> Tensor:
+    """Drop the entries that are not `allowed` and renormalise each row.
+
+    A row that loses everything becomes e_k: with nobody to learn from, a client keeps its own.
+    Rows that lose nothing are returned bit for bit.
+
+    Args:
+        weights: Row-stochastic [n, n].
+        allowed: Boolean [n, n], or [n] for columns.
+    """
+    kept = weights * allowed
+    total = kept.sum(-1, keepdim=True)
+    identity = torch.eye(weights.shape[-1], dtype=weights.dtype, device=weights.device)
+    shared = torch.where(total > 0, kept / total.clamp_min(torch.finfo(kept.dtype).tiny), identity)
+    return torch.where((kept == weights).all(-1, keepdim=True), weights, shared)
+
+
+def mix_rows(values: Tensor, weights: Tensor) -> Tensor:
+    """Plain linear mixture of stacked values [n, ...]; identity rows come back bit for bit."""
+    flat = values.reshape(values.shape[0], -1)
+    mixed = (weights.to(torch.float64) @ flat.to(torch.float64)).to(values.dtype)
+    own = is_identity_row(weights)
+    return torch.where(own[:, None], flat, mixed).reshape(values.shape)
+
+
+def is_identity_row(weights: Tensor) -> Tensor:
+    """Which rows are exactly e_k: [n, n] -> bool [n]."""
+    identity = torch.eye(weights.shape[-1], dtype=weights.dtype, device=weights.device)
+    return (weights == identity).all(-1)
+
+
+def keeps_own(weights: Tensor) -> Tensor:
+    """Which clients learn from nobody: W [n, n], or [layers, n, n] -> bool [n]."""
+    own = is_identity_row(weights)
+    return own.all(0) if own.dim() == 2 else own
+
+
+def mix_factors(
+    a: Tensor, b: Tensor, ranks: Tensor, scales: Tensor, weights: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Mix A and scale * B apart; slots beyond a client's own rank are cut."""
+    own = is_identity_row(weights)[:, None, None]
+    used = rank_mask(ranks, a.shape[1])
+    new_a = torch.where(own, a, mix_rows(a, weights) * used[:, :, None])
+    return new_a, mix_b(a, b, ranks, scales, weights)[1]
+
+
+def mix_b(
+    a: Tensor, b: Tensor, ranks: Tensor, scales: Tensor, weights: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Mix scale * B; exact if all clients have one A, but for the slots a client does not have."""
+    scale = scales.to(b.dtype)[:, None, None]
+    own = is_identity_row(weights)[:, None, None]
+    used = rank_mask(ranks, b.shape[2])
+    return a, torch.where(own, b, mix_rows(b * scale, weights) / scale * used[:, None, :])
+
+
+def mix_product(
+    a: Tensor, b: Tensor, ranks: Tensor, scales: Tensor, weights: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Mix scaled products exactly, then cut to each client's rank in its own gauge.
+
+    Args:
+        a: [n, R, d_in], zero beyond each rank.
+        b: [n, d_out, R], zero beyond each rank.
+        ranks: Integer [n].
+        scales: What turns B @ A into the layer's change, [n].
+        weights: Row-stochastic [n, n].
+
+    Returns:
+        The new A and B, in the dtype given.
+    """
+    return _mix_exactly(Layer(a, b, ranks, scales), weights, nearest_gauge)
+
+
+def mix_svd(
+    a: Tensor, b: Tensor, ranks: Tensor, scales: Tensor, weights: Tensor
+) -> tuple[Tensor, Tensor]:
+    """The same cut of the same mixture as A = V^T and B = U S / scale, whatever A was before."""
+    return _mix_exactly(Layer(a, b, ranks, scales), weights, svd_gauge)
+
+
+def _mix_exactly(layer: Layer, weights: Tensor, gauge: Gauge) -> tuple[Tensor, Tensor]:
+    """Cut every client's mixture to its rank; `gauge` says how the cut is split into A and B.
+
+    One QR of all B columns and one of all A rows serve every client; a row of W only reweights
+    the small core between them. Equal rows share one SVD.
+    """
+    a, b, ranks, scales = layer
+    span = span_of(*layer)
+    new_a, new_b = a.clone(), b.clone()
+    solved: dict[bytes, tuple[Tensor, Tensor, Tensor]] = {}
+    for k in torch.nonzero(~is_identity_row(weights)).flatten().tolist():
+        key = row_key(weights[k])
+        if key not in solved:
+            u, s, vh = torch.linalg.svd(span.core(weights[k]), full_matrices=False)
+            solved[key] = (span.left @ u, s, span.right @ vh.T)
+        r = int(ranks[k])
+        u, s, v = (part[..., :r] for part in solved[key])
+        factor_a, factor_b = gauge(u, s, v, a[k, :r].to(torch.float64))
+        new_a[k, :r] = factor_a.to(a.dtype)
+        new_b[k, :, :r] = (factor_b / scales[k]).to(b.dtype)
+    return new_a, new_b
+
+
+MIXERS: dict[str, Mixer] = {
+    "product": mix_product,
+    "svd": mix_svd,
+    "factors": mix_factors,
+    "b": mix_b,
+}
+"""By space; each keeps every client's rank."""

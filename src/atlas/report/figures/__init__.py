@@ -1,0 +1,1 @@
+"""Pictures, drawn from run folders and results alone."""

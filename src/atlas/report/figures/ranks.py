@@ -1,0 +1,134 @@
+"""Pictures of ranks granted under memory budgets, drawn from a run folder's events alone."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.colors import LogNorm
+from matplotlib.figure import Figure
+from matplotlib.ticker import NullLocator
+from numpy.typing import NDArray
+
+from atlas.report.figures.drawing import new_figure, quiet
+from atlas.report.figures.heatmaps import COLOURS
+from atlas.report.granted import Granted, read_granted
+from atlas.report.rank_memory import memory_figure
+from atlas.report.read.cohorts import label_borders
+from atlas.report.saving import save_figures
+from atlas.runs.events import read_events
+from atlas.runs.folder import RunFolder
+
+Floats = NDArray[np.float64]
+
+ROW, COLUMN = 0.27, 0.36
+"""Inches of a heatmap's cell, as long as all of them fit."""
+TALLEST, WIDEST = 10.0, 9.0
+"""Inches of all cells together."""
+LEAST_CELL = 0.19
+"""Inches of a cell in which a number, and beside which a name, can still be read."""
+MOST_RANKS = 9
+"""Ranks named along an axis."""
+
+
+def plot_ranks(folder: RunFolder) -> list[Path]:
+    """Draw the ranks each cohort was granted; nothing for a run with fixed ranks.
+
+    Args:
+        folder: The run.
+
+    Returns:
+        The pictures written, named after their cohort where there are several.
+    """
+    found = read_granted(read_events(folder.events))
+    return save_figures(folder, {granted.cohort: rank_figures(granted) for granted in found})
+
+
+def rank_figures(granted: Granted) -> Iterator[tuple[str, Figure]]:
+    """Names and figures of one cohort."""
+    yield "ranks", ranks_figure(granted)
+    yield "rank-memory", memory_figure(granted)
+
+
+def ranks_figure(granted: Granted) -> Figure:
+    """The span of every client's ranks, and beside it the rank of every layer."""
+    count, layers = granted.ranks.shape
+    tall, wide = min(TALLEST, ROW * count), min(WIDEST, COLUMN * layers)
+    figure = new_figure(6.2 + max(1.6, wide), max(3.2, 2.0 + tall))
+    spans, cells = figure.subplots(1, 2, sharey=True, width_ratios=[3.4, max(1.6, wide) + 0.9])
+    draw_cells(cells, granted, room=(tall / count, wide / layers))
+    draw_spans(spans, granted)
+    _name_clients(spans, granted, tall / count)
+    cells.tick_params(axis="y", left=False, labelleft=False)
+    return figure
+
+
+def draw_spans(axes: Axes, granted: Granted) -> None:
+    """A bar from the least to the most rank of each client, with a dot at the mean."""
+    ranks, places = granted.ranks, range(len(granted.clients))
+    least, most = ranks.min(1), ranks.max(1)
+    axes.hlines(places, least, most, colors=granted.inks, linewidth=5, alpha=0.35)
+    for ends in (least, most):
+        axes.scatter(ends, places, 34, granted.inks, marker="|", linewidths=1.6)
+    axes.scatter(ranks.mean(1), places, 22, granted.inks, zorder=3)
+    _rank_axis(axes, ranks)
+    quiet(axes)
+    axes.grid(visible=False, axis="y")
+    axes.grid(axis="x", alpha=0.25)
+    for place in label_borders(granted.labels):
+        axes.axhline(place - 0.5, color="#cbd5e1", linewidth=0.8)
+    axes.set_title("Least, mean and most rank", fontsize=10.5)
+    axes.set_xlabel("rank")
+
+
+def _rank_axis(axes: Axes, ranks: Floats) -> None:
+    """Ranks double from choice to choice, so equal steps are equal factors."""
+    named = named_ranks(ranks)
+    axes.set_xscale("log", base=2)
+    axes.set_xlim(ranks.min() / 1.3, ranks.max() * 1.3)
+    axes.set_xticks(named, [str(rank) for rank in named])
+    axes.xaxis.set_minor_locator(NullLocator())
+
+
+def named_ranks(ranks: Floats) -> list[int]:
+    """Ranks that occur, rising; of many only some, the largest among them."""
+    found = sorted({int(rank) for rank in ranks.flat})
+    return found[:: -math.ceil(len(found) / MOST_RANKS)][::-1]
+
+
+def draw_cells(axes: Axes, granted: Granted, room: tuple[float, float]) -> None:
+    """Clients by layers; ranks are written into their cells where those are large enough."""
+    ranks = granted.ranks
+    norm = LogNorm(ranks.min(), max(ranks.max(), 2 * ranks.min()))
+    image = axes.imshow(ranks, cmap=COLOURS, norm=norm, interpolation="nearest", aspect="auto")
+    bar = axes.figure.colorbar(image, ax=axes, pad=0.02, fraction=0.08, aspect=60)
+    bar.set_ticks(named_ranks(ranks), labels=[str(rank) for rank in named_ranks(ranks)])
+    bar.outline.set_visible(False)
+    bar.ax.minorticks_off()
+    if min(room) >= LEAST_CELL:
+        for (row, column), rank in np.ndenumerate(ranks):
+            ink = "white" if norm(rank) < 0.6 else "black"
+            axes.text(column, row, f"{rank:.0f}", ha="center", va="center", color=ink, fontsize=7.5)
+    for place in label_borders(granted.labels):
+        axes.axhline(place - 0.5, color="white", linewidth=1.6)
+    places = _thinned(len(granted.modules), room[1])
+    axes.set_xticks(places, [granted.modules[i] for i in places], rotation=90, fontsize=8)
+    axes.set_title("Rank of each layer", fontsize=10.5)
+    axes.spines[:].set_visible(False)
+
+
+def _name_clients(axes: Axes, granted: Granted, room: float) -> None:
+    """Ids with their devices, in the colours of their clusters."""
+    places = _thinned(len(granted.clients), room)
+    devices = [f" ({device})" if device else "" for device in granted.devices]
+    axes.set_yticks(places, [granted.clients[i] + devices[i] for i in places], fontsize=8)
+    for place, label in zip(places, axes.get_yticklabels(), strict=True):
+        label.set_color(granted.inks[place])
+
+
+def _thinned(count: int, room: float) -> Sequence[int]:
+    """Places to name: all, or every so many where there is little room."""
+    return list(range(0, count, max(1, math.ceil(LEAST_CELL / room))))

@@ -1,0 +1,1 @@
+"""What pictures and tables read from events and results."""
