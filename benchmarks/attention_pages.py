@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from atlas.federation import pages
+from atlas.federation.batching import packing as pages
 from atlas.federation.batching.packing import Packing, pack
 
 HEADS, WIDTH, LONGEST = 12, 32, 64

@@ -4,8 +4,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from atlas.engines.known_prints import KnownPrints
 from atlas.engines.local import fingerprint as printing
+from atlas.engines.local.fingerprint import KnownPrints
 
 # Small models are fastest on one thread, and bits depend on the count.
 torch.set_num_threads(1)

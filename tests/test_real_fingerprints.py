@@ -4,7 +4,7 @@ import json
 
 import yaml
 
-from atlas.jobs.plan import plan_run
+from atlas.jobs.federation.plan import plan_run
 
 PER_FILE = 260
 

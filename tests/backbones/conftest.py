@@ -22,8 +22,7 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
-from atlas.backbones.load import load_backbone
-from atlas.backbones.tiny import build_tiny, build_tiny_causal
+from atlas.backbones.load import build_tiny, build_tiny_causal, load_backbone
 from atlas.federation.batching.backbone import ACTIVATIONS
 from atlas.federation.clients import Example, Task
 from tests.backbones.omega_helpers import make_model

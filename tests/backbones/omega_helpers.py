@@ -2,8 +2,8 @@
 
 import torch
 
+from atlas.backbones.load import build_tiny_causal
 from atlas.backbones.memory_lm import AtlasConfig, AtlasForCausalLM
-from atlas.backbones.tiny import build_tiny_causal
 
 SMALL = {
     "vocab_size": 40,

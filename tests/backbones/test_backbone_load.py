@@ -12,7 +12,7 @@ from sentencepiece import SentencePieceProcessor
 from transformers.utils import logging as transformers_logging
 
 from atlas.backbones.load import load_backbone
-from atlas.backbones.vocabulary import read_sentencepiece
+from atlas.backbones.tokenizer import read_sentencepiece
 from atlas.errors import InputError
 from atlas.federation.clients import Example
 

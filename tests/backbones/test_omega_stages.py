@@ -6,7 +6,7 @@ from peft import LoraConfig, get_peft_model
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from atlas.errors import InputError
-from atlas.memory.schedule import Stage, stage_at
+from atlas.memory.layer.settings import Stage, stage_at
 from tests.backbones.omega_helpers import KINDS, draw_ids, make_model, off
 
 FIRST, SECOND = STAGES = (Stage(8, (2, 3), until=0.9), Stage(6, (1, 2)))

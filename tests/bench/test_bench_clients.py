@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from atlas.bench import federation_clients
-from atlas.bench.federation_clients import (
+from atlas.bench import federation_cases as federation_clients
+from atlas.bench.federation_cases import (
     CASE,
     COUNTS,
     adapter_bytes,
@@ -16,7 +16,7 @@ from atlas.bench.federation_clients import (
 )
 from atlas.bench.federation_work import CONFIG
 from atlas.bench.peers.atlas_run import RULE
-from atlas.bench.result import Bench
+from atlas.bench.processes import Bench
 from atlas.build.federation import build_federation
 from atlas.config.load import load_resolved_federation
 from atlas.federation.strategies.base import STRATEGIES

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from atlas.backbones.tiny import build_tiny, build_tiny_causal
+from atlas.backbones.load import build_tiny, build_tiny_causal
 from atlas.bench import federation, federation_cases
 from atlas.bench.federation import (
     FIGURES,
@@ -22,7 +22,7 @@ from atlas.bench.federation_cases import RULE_NAME, Case, find_cases
 from atlas.bench.federation_work import WORK, read_work, write_work
 from atlas.bench.peers import atlas_run, peft_loop
 from atlas.bench.peers.rounds import Round, RoundLog, read_rounds
-from atlas.bench.result import save_bench
+from atlas.bench.processes import save_bench
 from atlas.data.clients import load_clients
 from atlas.federation.strategies.base import STRATEGIES, identity
 from tests.helpers import make_config

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from atlas.bench import server, server_work
-from atlas.bench.result import save_bench
+from atlas.bench.processes import save_bench
 from atlas.bench.server import (
     CASES,
     check_room,
@@ -15,7 +15,7 @@ from atlas.bench.server import (
     run_cases,
     slope,
 )
-from atlas.bench.server_clients import Case, make, shelves
+from atlas.bench.server_work import Case, make, shelves
 from atlas.config.plan import ClusterSettings
 from atlas.errors import InputError
 

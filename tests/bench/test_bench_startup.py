@@ -6,7 +6,7 @@ import pytest
 
 from atlas.bench import startup
 from atlas.bench.startup import find_commands, find_ratios, seconds_of
-from atlas.report.bench_plots import OTHERS, draw_bars, draw_federation, draw_startup
+from atlas.report.bench import OTHERS, draw_bars, draw_federation, draw_startup
 from atlas.report.figures.drawing import PALETTE, new_figure
 
 

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 from pydantic import BaseModel
 
-from atlas.config.capacity import PROFILES, DeviceSettings
 from atlas.config.federation import FederationConfig
 from atlas.config.memory import MemoryConfig
+from atlas.config.plan import PROFILES, DeviceSettings
 
 PAGE = (Path(__file__).parents[2] / "docs" / "settings.md").read_text(encoding="utf-8")
 CELLS = re.findall(r"^\| (`[^|]+) \|", PAGE, flags=re.MULTILINE)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from atlas.data.sequences import Sequences
+from atlas.build.memory import Sequences
 from atlas.data.text import TextLines
 from atlas.errors import InputError
 

@@ -14,8 +14,7 @@ from atlas.federation.exchange.transport import Failure
 from atlas.federation.rounds import run_round
 from atlas.federation.training.loop import Clock, Course, fit
 from atlas.federation.training.step import Anchor
-from atlas.ops.anchor import pull
-from atlas.ops.lowrank.factors import delta
+from atlas.ops.lowrank.factors import delta, pull
 from atlas.ops.optim import BETA1
 from tests.helpers import make_clients, make_config, reloaded
 

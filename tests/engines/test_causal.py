@@ -6,7 +6,7 @@ import torch
 
 from atlas.build.federation import assemble
 from atlas.errors import InputError
-from atlas.federation import answering
+from atlas.federation.batching import forward as answering
 from atlas.federation.clients import ClientData, Example, Task
 from atlas.federation.exchange.message import decode, encode
 from atlas.federation.rounds import run_round

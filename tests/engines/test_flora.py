@@ -7,8 +7,7 @@ import pytest
 import torch
 
 from atlas.build.federation import assemble
-from atlas.engines.local.deliver import validate
-from atlas.engines.merging import whole_adapter
+from atlas.engines.local.deliver import validate, whole_adapter
 from atlas.errors import InputError
 from atlas.federation.adapters.cohort import adapter_sha256, initial_cohort
 from atlas.federation.batching.forward import run, stack_cohorts

@@ -8,9 +8,16 @@ import pytest
 import torch
 
 from atlas.build.federation import assemble
-from atlas.engines import choosing
-from atlas.engines.choosing import blend, choose_best, clearly_better, fitness
-from atlas.engines.local.deliver import better_alone, final_cohort, validate
+from atlas.engines.local import deliver as choosing
+from atlas.engines.local.deliver import (
+    better_alone,
+    blend,
+    choose_best,
+    clearly_better,
+    final_cohort,
+    fitness,
+    validate,
+)
 from atlas.engines.local.groups import ACCEPTS
 from atlas.federation.adapters.cohort import adapter_sha256
 from atlas.federation.exchange.message import encode

@@ -7,8 +7,8 @@ import torch
 
 from atlas.build.federation import assemble
 from atlas.config.plan import FingerprintSettings
-from atlas.engines.known_prints import KnownPrints, print_key
 from atlas.engines.local import fingerprint as printing
+from atlas.engines.local.fingerprint import KnownPrints, print_key
 from atlas.federation.fingerprints.take import Print
 from atlas.federation.training.loop import Clock
 from tests.helpers import make_client, make_config

@@ -38,7 +38,7 @@ def imported(program):
 
 
 def test_running_a_federation_imports_neither_clustering_nor_drawing():
-    assert imported("import atlas.jobs.kinds") == []
+    assert imported("import atlas.jobs.runner") == []
 
 
 def test_clustering_is_imported_where_it_is_called():

@@ -8,14 +8,13 @@ import torch
 
 from atlas.build.federation import assemble
 from atlas.config.plan import FingerprintSettings
-from atlas.engines.choosing import _losses
-from atlas.engines.known_prints import KnownPrints
 from atlas.engines.local import fingerprint as printing
-from atlas.engines.local.deliver import validate
+from atlas.engines.local.deliver import _losses, validate
+from atlas.engines.local.fingerprint import KnownPrints
 from atlas.federation.batching.forward import stack_cohorts
 from atlas.federation.rounds import run_round
-from atlas.federation.sharing import shared_gradients
 from atlas.federation.training.loop import Clock, Course, fit
+from atlas.federation.training.step import shared_gradients
 from tests.federation.test_sharing import moving_stack, picks_of, undivided
 from tests.helpers import make_client, make_config, make_task
 

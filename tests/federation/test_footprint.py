@@ -6,9 +6,8 @@ import pytest
 import torch
 
 from atlas.build.federation import assemble
-from atlas.config.capacity import RankSettings
-from atlas.engines.local.capacity import take_ranks, tell_capacity, trial_bytes
-from atlas.engines.measure import peak_bytes
+from atlas.config.plan import RankSettings
+from atlas.engines.local.capacity import peak_bytes, take_ranks, tell_capacity, trial_bytes
 from atlas.federation.capacity.cost import Workload, client_need
 from tests.helpers import make_client, make_config
 

@@ -2,13 +2,13 @@
 
 import pytest
 
-from atlas.build.devices import deal_devices
 from atlas.build.federation import assemble
-from atlas.config.capacity import MB, PROFILES, RankSettings
+from atlas.build.models import deal_devices
+from atlas.config.plan import MB, PROFILES, RankSettings
 from atlas.engines.local import engine as local
 from atlas.errors import InputError
+from atlas.federation.capacity.cost import importance_of, loss_norms
 from atlas.federation.capacity.grant import Texts, grant
-from atlas.federation.importance import importance_of, loss_norms
 from atlas.federation.prepare import make_plan
 from atlas.federation.server import ignore
 from atlas.jobs.federation.run import resume_run, start_run

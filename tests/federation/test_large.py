@@ -11,13 +11,17 @@ from atlas.config.plan import ClusterSettings, FingerprintSettings
 from atlas.federation.fingerprints import clusters_sampled as grouping_large
 from atlas.federation.fingerprints import compare_streamed as prints_large
 from atlas.federation.fingerprints import planned
-from atlas.federation.fingerprints.clusters_sampled import group_many
+from atlas.federation.fingerprints.clusters_sampled import (
+    Crowd,
+    group_many,
+    plan_many,
+    stack_sketches,
+)
 from atlas.federation.fingerprints.compare import compare_prints
 from atlas.federation.fingerprints.compare_streamed import compare_many
-from atlas.federation.large import mix_shelf, shelve
 from atlas.federation.mixing.apply import mix_cohort
-from atlas.federation.planning_large import Crowd, plan_many, stack_sketches
 from atlas.federation.state.disk import Generation, Shelf
+from atlas.federation.state.disk_mixing import mix_shelf, shelve
 from atlas.ops.clustering.clusters import adjusted_rand
 from atlas.ops.graph.sparse_rows import SharedRows, group_rows, share_rows
 from tests.federation.test_grouping import examine_of, one_cloud

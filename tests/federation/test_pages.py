@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from atlas.federation import pages as pages_module
-from atlas.federation.batching.packing import pack
-from atlas.federation.pages import lay_out
+from atlas.federation.batching import packing as pages_module
+from atlas.federation.batching.packing import lay_out, pack
 
 
 def example(seed, rows=3, texts=6):

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from atlas.backbones.tiny import build_tiny
+from atlas.backbones.load import build_tiny
 from atlas.build.federation import assemble
 from atlas.config.plan import ClusterSettings, FingerprintSettings, RelationSettings
 from atlas.federation import strategies
@@ -16,11 +16,9 @@ from atlas.federation.adapters.cohort import Layout, Member, initial_cohort
 from atlas.federation.batching.backbone import HeadLayer
 from atlas.federation.exchange.message import decode, encode
 from atlas.federation.fingerprints.planned import Planned, describe_planned, plan_cohort
-from atlas.federation.mixing.apply import mix_cohort
-from atlas.federation.plan import Plan
+from atlas.federation.mixing.apply import ALPHAS, choices, mix_cohort, relate, view_of
 from atlas.federation.prepare import make_plan
-from atlas.federation.relate import ALPHAS, choices, relate, view_of
-from atlas.federation.server import ServerState
+from atlas.federation.server import Plan, ServerState
 from atlas.federation.strategies.base import Strategy, View, find_strategy
 from atlas.federation.strategies.relations import affinity, cluster_mean, diffusion, neighbours
 from atlas.ops.graph.affinity import unit_rows

@@ -11,22 +11,29 @@ from atlas.build.federation import assemble
 from atlas.config.plan import ClusterSettings, FingerprintSettings, RelationSettings
 from atlas.federation.adapters.cohort import Member, initial_cohort
 from atlas.federation.fingerprints.planned import plan_cohort
-from atlas.federation.mixing.apply import mix_cohort, same_labels
+from atlas.federation.mixing.apply import (
+    ALPHAS,
+    identity,
+    keeps_own,
+    mix_cohort,
+    relate,
+    same,
+    same_labels,
+    view_of,
+)
 from atlas.federation.mixing.deliver import Mixing, describe_mixing
-from atlas.federation.plan import Plan
 from atlas.federation.prepare import make_plan
-from atlas.federation.relate import ALPHAS, relate, view_of
-from atlas.federation.relations_sparse import (
+from atlas.federation.rounds import run_round
+from atlas.federation.server import Plan, ServerState
+from atlas.federation.strategies.base import find_strategy
+from atlas.federation.strategies.relations import (
+    cluster_mean,
+    diffusion,
     scaled_cluster_mean,
     scaled_diffusion,
     sparse_cluster_mean,
     sparse_diffusion,
 )
-from atlas.federation.rounds import run_round
-from atlas.federation.server import ServerState
-from atlas.federation.strategies.base import find_strategy
-from atlas.federation.strategies.relations import cluster_mean, diffusion
-from atlas.federation.weights import identity, keeps_own, same
 from atlas.ops.graph.sparse_rows import LARGEST_DENSE, SharedRows
 from atlas.ops.lowrank.mixing import restrict
 from tests.federation.test_relations import LAYOUT, make_view, random_rows

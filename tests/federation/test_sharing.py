@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from atlas.federation import sharing
 from atlas.federation.batching import store
 from atlas.federation.batching.forward import run, stack_cohorts
-from atlas.federation.sharing import deal_texts, shared_gradients
+from atlas.federation.training import step as sharing
+from atlas.federation.training.step import deal_texts, shared_gradients
 from atlas.runs.cores import side_by_side
 from tests.federation.test_fitting import make_group
 

@@ -12,7 +12,7 @@ from atlas.federation.rounds import run_rounds
 from atlas.federation.server import ignore
 from atlas.federation.training.loop import Clock, Course, fit
 from atlas.federation.training.step import Anchor
-from atlas.ops.splitting import Division, choose_division
+from atlas.ops.capacity import Division, choose_division
 from tests.helpers import make_client, make_clients, make_config
 
 EVEN = {"memory": 1.0, "traffic": 1.0, "importance": 1.0, "balance": 0.0}

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from atlas.build.federation import assemble
-from atlas.engines.choosing import blend
+from atlas.engines.local.deliver import blend
 from atlas.federation.exchange.message import decode, encode
 from atlas.federation.prepare import make_plan
 from atlas.federation.rounds import run_round

@@ -3,9 +3,8 @@
 import pytest
 
 from atlas.config.load import load_config
-from atlas.jobs.alone import share_shadows, solo_key
 from atlas.jobs.federation.run import start_run
-from atlas.jobs.study.cases import plan_study
+from atlas.jobs.study.cases import plan_study, share_shadows, solo_key
 from atlas.jobs.study.compare import run_study
 
 TINY = [

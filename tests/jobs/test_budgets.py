@@ -2,10 +2,10 @@
 
 import jsonschema
 
+from atlas.jobs.federation.plan import plan_run
 from atlas.jobs.federation.run import start_run
-from atlas.jobs.plan import plan_run
 from atlas.runs.events import read_events
-from atlas.runs.summary import schema
+from atlas.runs.folder import schema
 from tests.helpers import make_config
 
 DATA = {"train": 16, "validation": 8, "test": 12, "clients_per_task": 3}

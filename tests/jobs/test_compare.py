@@ -7,11 +7,11 @@ import pytest
 
 from atlas.config.grid import Case
 from atlas.errors import InputError
-from atlas.jobs.plan import plan_run
+from atlas.jobs.federation.plan import plan_run
 from atlas.jobs.study import compare
 from atlas.jobs.study.cases import plan_study
 from atlas.jobs.study.compare import run_study
-from atlas.ops.statistics import share_of_way
+from atlas.ops.metrics import share_of_way
 from atlas.report.tables.compare import _with_share
 
 TINY = [

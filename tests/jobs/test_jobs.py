@@ -19,8 +19,7 @@ from atlas.federation.rounds import run_round
 from atlas.jobs.federation.run import resume_run, start_run
 from atlas.jobs.runner import Finished
 from atlas.runs.events import read_events
-from atlas.runs.folder import RunFolder
-from atlas.runs.summary import schema
+from atlas.runs.folder import RunFolder, schema
 from tests.helpers import make_config
 
 DATA = {"train": 16, "validation": 8, "test": 12, "clients_per_task": 1}

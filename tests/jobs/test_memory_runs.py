@@ -14,10 +14,10 @@ from atlas.build.memory import build_memory, model_settings
 from atlas.cli import app
 from atlas.config.load import load_config
 from atlas.errors import InputError
-from atlas.jobs.kinds import resume_any, start_any
+from atlas.jobs.runner import resume_any, start_any
 from atlas.jobs.show import describe_run, list_runs
 from atlas.runs.events import read_events
-from atlas.runs.summary import read_summary, schema
+from atlas.runs.folder import read_summary, schema
 
 TINY = [
     "threads=1", "task.vocabulary=16", "task.length=16", "task.pairs=2", "task.test=64",

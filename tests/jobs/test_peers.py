@@ -9,7 +9,7 @@ import torch
 from peft import PeftModel
 from transformers import AutoModelForSequenceClassification, BertConfig, BertModel
 
-from atlas.backbones.tiny import build_tiny
+from atlas.backbones.load import build_tiny
 from atlas.build.federation import build_federation
 from atlas.config.load import dump_config
 from atlas.federation.batching.forward import run, stack_cohorts
@@ -24,8 +24,7 @@ from atlas.jobs.study.cases import plan_study
 from atlas.jobs.study.compare import run_study
 from atlas.jobs.study.outcomes import mean_error
 from atlas.runs.events import read_events
-from atlas.runs.folder import RunFolder, write_text_atomic
-from atlas.runs.summary import schema
+from atlas.runs.folder import RunFolder, schema, write_text_atomic
 from tests.jobs.test_compare import TINY
 from tests.jobs.test_jobs import FORK, interrupt_after_first_round, small
 

@@ -7,13 +7,12 @@ import jsonschema
 import pytest
 
 from atlas.errors import InputError
-from atlas.federation.relate import ALPHAS
+from atlas.federation.mixing.apply import ALPHAS
 from atlas.jobs.federation import run as run_job
-from atlas.jobs.federation.plan import join_clusters
+from atlas.jobs.federation.plan import join_clusters, plan_run
 from atlas.jobs.federation.run import resume_run, start_run
-from atlas.jobs.plan import plan_run
 from atlas.runs.events import read_events
-from atlas.runs.summary import schema
+from atlas.runs.folder import schema
 from tests.helpers import make_config
 
 DATA = {"train": 16, "validation": 8, "test": 12, "clients_per_task": 2}

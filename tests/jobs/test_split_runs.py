@@ -6,11 +6,11 @@ import json
 import jsonschema
 from rich.console import Console
 
+from atlas.jobs.federation.plan import plan_run
 from atlas.jobs.federation.run import resume_run, start_run
-from atlas.jobs.plan import plan_run
 from atlas.report.tables.plan import plan_view
 from atlas.report.tables.runs import client_table
-from atlas.runs.summary import schema
+from atlas.runs.folder import schema
 from tests.helpers import make_config, stop_after
 
 DATA = {"tasks": ["sentiment"], "clients_per_task": 3, "train": 12, "validation": 8, "test": 10}

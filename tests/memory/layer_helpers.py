@@ -2,9 +2,8 @@
 
 import torch
 
-from atlas.memory.heads import Heads
 from atlas.memory.layer.layer import LayerSettings, MemoryLayer
-from atlas.memory.layer.settings import MemorySettings
+from atlas.memory.layer.settings import Heads, MemorySettings
 from atlas.memory.rules.rule import Rule
 
 HEADS = Heads(2, 6)

@@ -3,9 +3,8 @@
 import pytest
 import torch
 
-from atlas.memory.convolution import CausalConvolution
-from atlas.memory.layer.gates import BIASES, Floors
-from atlas.memory.manner import Manner
+from atlas.memory.layer.branch import CausalConvolution
+from atlas.memory.layer.gates import BIASES, Floors, Manner
 from tests.memory.layer_helpers import (
     LENGTH,
     MEMORIES,

@@ -6,11 +6,10 @@ import pytest
 import torch
 
 from atlas.errors import InputError
+from atlas.memory.layer.gates import Manner
 from atlas.memory.layer.observe import observe
-from atlas.memory.layer.settings import MemorySettings
-from atlas.memory.manner import Manner
+from atlas.memory.layer.settings import MemorySettings, Stage
 from atlas.memory.rules.rule import Rule
-from atlas.memory.schedule import Stage
 from tests.memory.layer_helpers import HEADS, LEVELS, draw_tokens, largest, make_layer
 from tests.memory.layer_twins import blended, dense_attention, plain_local, plain_tokens
 

@@ -8,9 +8,9 @@ from safetensors.torch import load_file, save_file
 from torch.utils.checkpoint import checkpoint
 
 from atlas.errors import InputError
-from atlas.memory.feedforward import ContinuumFeedForward, SwiGLU
+from atlas.memory.kernels.chunked import run_rule
+from atlas.memory.layer.continuum import ContinuumFeedForward, SwiGLU
 from atlas.memory.layer.state import BlockState, detached, from_flat, restarted, rows_of, to_flat
-from atlas.memory.run import run_rule
 from tests.memory.layer_helpers import RULES, WIDTH, draw_tokens, largest, make_layer
 from tests.memory.rule_helpers import assert_equal_runs, draw
 

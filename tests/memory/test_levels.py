@@ -14,8 +14,8 @@ from atlas.memory.layer.levels import (
     run_levels,
     run_levels_naive,
 )
+from atlas.memory.layer.settings import TWO_STAGES, stage_at, with_chunks
 from atlas.memory.rules.rule import Rule, Tokens
-from atlas.memory.schedule import TWO_STAGES, stage_at, with_chunks
 from tests.memory.rule_helpers import D_K, D_V, HEADS, draw, off
 
 LEVELS = Levels(

@@ -2,7 +2,7 @@
 
 import torch
 
-from atlas.memory.retention import one_gate
+from atlas.memory.miras.retention import one_gate
 from atlas.memory.rules.naive import run_naive
 from atlas.memory.rules.rule import Rule, Tokens
 from atlas.memory.rules.state import initial_state

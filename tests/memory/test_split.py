@@ -2,11 +2,9 @@
 
 import pytest
 
-from atlas.memory.kernels.chunked import run_chunked
+from atlas.memory.kernels.chunked import chunk_stretches, run_chunked, run_rule
 from atlas.memory.rules.naive import run_naive
 from atlas.memory.rules.rule import Rule
-from atlas.memory.run import run_rule
-from atlas.memory.stretches import chunk_stretches
 from tests.memory.rule_helpers import assert_equal_runs, draw
 
 RULES = [

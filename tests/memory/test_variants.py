@@ -6,11 +6,16 @@ from dataclasses import replace
 import pytest
 import torch
 
-from atlas.memory.miras.chunked import run_segment, variant_chunked
+from atlas.memory.miras.chunked import (
+    follow_duals,
+    follow_factors,
+    follow_matrices,
+    run_segment,
+    variant_chunked,
+)
 from atlas.memory.miras.learner import momentum, newton_schulz
 from atlas.memory.miras.naive import variant_naive
 from atlas.memory.miras.variant import LINEAR, PRESETS, fresh_state, read
-from atlas.memory.variants_paths import follow_duals, follow_factors, follow_matrices
 from tests.memory.variants_helpers import (
     GATES,
     REGISTRIES,

@@ -3,8 +3,7 @@
 import pytest
 import torch
 
-from atlas.ops.anchor import product_gap, pull
-from atlas.ops.lowrank.factors import delta, rank_mask
+from atlas.ops.lowrank.factors import delta, product_gap, pull, rank_mask
 
 MODULES, WIDTHS, RANKS = ("m0", "m1"), ((9, 7), (5, 8)), (2, 4, 3)
 SCALES = tuple(16.0 / torch.tensor(RANKS, dtype=torch.float64) for _ in MODULES)

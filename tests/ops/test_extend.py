@@ -3,9 +3,14 @@
 import numpy as np
 import pytest
 
-from atlas.ops import extend
-from atlas.ops.clustering.clusters import adjusted_rand, canonical, score_partition
-from atlas.ops.extend import extend_labels, score_sampled
+from atlas.ops.clustering import clusters as extend
+from atlas.ops.clustering.clusters import (
+    adjusted_rand,
+    canonical,
+    extend_labels,
+    score_partition,
+    score_sampled,
+)
 
 
 def planted(n=600, groups=4, noise=0.25, seed=0):

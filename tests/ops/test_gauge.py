@@ -3,11 +3,9 @@
 import pytest
 import torch
 
-from atlas.ops.gauges import receive
-from atlas.ops.lowrank.factors import nearest_gauge, turned_into
-from atlas.ops.lowrank.leading import leading_of_dense
+from atlas.ops.lowrank.factors import Layer, nearest_gauge, turned_into
+from atlas.ops.lowrank.leading import leading_of_dense, receive
 from atlas.ops.lowrank.mixing import mix_product
-from atlas.ops.span import Layer
 from tests.ops.test_mixing import make_cohort
 
 DRAW = torch.Generator()

@@ -7,10 +7,9 @@ from scipy.sparse import csr_array
 
 from atlas.ops.graph.sparse_rows import SharedRows, group_rows, share_rows
 from atlas.ops.lowrank import leading, mixing_sparse
-from atlas.ops.lowrank.factors import delta
+from atlas.ops.lowrank.factors import Layer, delta
 from atlas.ops.lowrank.mixing import mix_product, mix_rows
 from atlas.ops.lowrank.mixing_sparse import mix_linear, mix_sparse, solve
-from atlas.ops.span import Layer
 
 D_IN, D_OUT = 40, 34
 

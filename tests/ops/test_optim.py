@@ -3,8 +3,7 @@
 import pytest
 import torch
 
-from atlas.ops.flat import Columns
-from atlas.ops.optim import adamw_, clip_factors
+from atlas.ops.optim import Columns, adamw_, clip_factors
 
 ROWS, SHAPES = 3, {"a": (2, 5), "b": (4, 2), "head": (3,)}
 

@@ -3,10 +3,8 @@
 import pytest
 import torch
 
-from atlas.ops.lowrank.factors import delta, factor_dense, squared_norms
-from atlas.ops.lowrank.mixing import MIXERS
-from atlas.ops.span import Layer
-from atlas.ops.stacking import mixture_error, stack_factors
+from atlas.ops.lowrank.factors import Layer, delta, factor_dense, squared_norms
+from atlas.ops.lowrank.mixing import MIXERS, mixture_error, stack_factors
 from tests.ops.test_mixing import make_cohort, random_weights
 
 RANKS = [2, 5, 3, 4]

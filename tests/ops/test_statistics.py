@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from atlas.ops.statistics import lead_of, paired_comparison, share_of_way
+from atlas.ops.metrics import lead_of, paired_comparison, share_of_way
 
 
 def test_equals_scipy_on_the_pairs():

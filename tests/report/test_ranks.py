@@ -8,9 +8,16 @@ from matplotlib.colors import to_hex
 from rich.console import Console
 
 from atlas.report.figures.drawing import PALETTE
-from atlas.report.figures.ranks import named_ranks, plot_ranks, ranks_figure
-from atlas.report.granted import OUTSIDE, read_granted, short_names
-from atlas.report.rank_memory import BESIDE, MOST_BESIDE, memory_figure, side_by_side
+from atlas.report.figures.ranks import (
+    BESIDE,
+    MOST_BESIDE,
+    memory_figure,
+    named_ranks,
+    plot_ranks,
+    ranks_figure,
+    side_by_side,
+)
+from atlas.report.read.cohorts import OUTSIDE, read_granted, short_names
 from atlas.report.tables.plan import granted_text, plan_view
 from atlas.report.tables.runs import ranks_text
 from atlas.runs.events import EventLog, read_events

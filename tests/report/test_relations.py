@@ -11,18 +11,17 @@ from rich.console import Console
 
 from atlas.ops.clustering.clusters import choose_k, contingency, score_partition
 from atlas.report.figures import run as plots
-from atlas.report.figures.drawing import PALETTE
+from atlas.report.figures.drawing import PALETTE, file_suffixes
 from atlas.report.figures.heatmaps import affinity_figure, mixing_figure
-from atlas.report.read.cohorts import Planned, read_planned
-from atlas.report.relations import (
+from atlas.report.figures.points import fingerprint_figure
+from atlas.report.figures.run import (
     accuracy_figure,
     last_mixture,
     plot_relations,
     relation_figures,
     tried_figure,
 )
-from atlas.report.saving import file_suffixes
-from atlas.report.scatter import fingerprint_figure
+from atlas.report.read.cohorts import Planned, read_planned
 from atlas.report.tables.plan import plan_view
 from atlas.runs.events import EventLog, read_events
 from atlas.runs.folder import RunFolder

@@ -4,7 +4,7 @@ import pytest
 from rich.console import Console
 
 from atlas.report.figures.memory import accuracies, losses, measured
-from atlas.report.memory_tables import memory_table
+from atlas.report.tables.runs import memory_table
 from tests.report.test_report_live import lines
 
 STARTED = {"kind": "memory", "rounds": 2, "after": 0, "steps": 100, "task": "recall"}

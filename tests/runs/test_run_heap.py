@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from atlas.runs.heap import _glibc, share_heap
+from atlas.runs.process import _glibc, share_heap
 
 needs_glibc = pytest.mark.skipif(_glibc() is None, reason="the C library is not glibc")
 PROGRAM = """
@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Barrier
 
-from atlas.runs.heap import share_heap
+from atlas.runs.process import share_heap
 
 if sys.argv[1] == "shared":
     assert share_heap()
@@ -61,6 +61,6 @@ def test_by_itself_the_library_gives_threads_heaps_of_their_own():
 
 def test_elsewhere_nothing_happens(monkeypatch):
     share_heap.cache_clear()
-    monkeypatch.setattr("atlas.runs.heap._glibc", lambda: None)
+    monkeypatch.setattr("atlas.runs.process._glibc", lambda: None)
     assert not share_heap()
     share_heap.cache_clear()

@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from atlas.runs.interrupt import stop_after_round
+from atlas.runs.process import stop_after_round
 
 
 def handlers():

@@ -12,8 +12,8 @@ import jsonschema
 import pytest
 
 from atlas.errors import InputError
+from atlas.runs.folder import read_summary, schema, write_summary
 from atlas.runs.process import machine_facts
-from atlas.runs.summary import read_summary, schema, write_summary
 
 SCORES = {"mean": 0.6, "spread": 0.1, "worst": 0.5, "clients": {"a": 0.5, "b": 0.7}}
 MINIMAL = {

@@ -6,9 +6,8 @@ from collections.abc import Iterable, Mapping
 
 from torch import Tensor, nn
 
-from atlas.backbones.blocks import Config
+from atlas.backbones.blocks import Config, stay
 from atlas.backbones.families import Family
-from atlas.backbones.parts import stay
 from atlas.errors import InputError
 from atlas.federation.batching.backbone import Footprint
 

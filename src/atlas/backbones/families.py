@@ -12,8 +12,13 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from atlas.backbones.blocks import (
+    BERT,
+    DISTILBERT,
+    LLAMA,
+    MPNET,
     MaskKind,
     Model,
+    Parts,
     Position,
     biased_block,
     no_position,
@@ -23,7 +28,6 @@ from atlas.backbones.blocks import (
     rotary_block,
     starting_block,
 )
-from atlas.backbones.parts import BERT, DISTILBERT, LLAMA, MPNET, Parts
 from atlas.errors import InputError
 from atlas.federation.batching.backbone import Activation, HeadLayer
 

@@ -1,17 +1,26 @@
-"""Blocks in pieces on packed tokens: everything but attention runs without padding."""
+"""Blocks in pieces on packed tokens: everything but attention runs without padding.
+
+Of the last block one place of each text may be read without anybody's keys or values
+(`folded_read`): one query meets all keys of its text, q . (W_k x_j) = (W_k' q) . x_j. So the query
+is taken through the key projection once per text, and the tokens through none. Likewise the values
+of a text are only ever added up by weights: the sum of p_j W_v x_j is W_v times the sum of p_j x_j.
+Two products per token become two per text. A bias on keys moves all scores of a query alike, which
+changes nothing; this holds for families whose positions do not turn keys.
+
+Letters in shapes: n rows, b texts each, N = n * b, T tokens, D width, H heads, E width of a head.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from atlas.backbones.blocks import Model, Position
+from atlas.backbones.blocks import Model, Position, added_mask, attention, stay
 from atlas.backbones.families import Family
-from atlas.backbones.parts import attention
-from atlas.federation.adapters.lora_hooks import Projected
+from atlas.federation.adapters.lora_hooks import Change, Projected
 from atlas.federation.batching.packing import Packing
 
 PROJECTIONS = ("query", "key", "value")
@@ -114,3 +123,101 @@ def _project(family: Family, block: Model, entered: Tensor, name: str) -> Tensor
     """What the block's linear module of that short name makes of tokens."""
     out: Tensor = block.get_submodule(family.modules[name])(entered)
     return out
+
+
+def can_fold(family: Family) -> bool:
+    """Whether keys and values of this family need not be computed."""
+    return family.parts is not None and family.parts.turn is stay
+
+
+def folded_read(  # noqa: PLR0913
+    changes: Mapping[str, Change],
+    family: Family,
+    block: Model,
+    hidden: Tensor,
+    mask: Tensor,
+    position: Position,
+    packing: Packing,
+    at: Tensor,
+) -> Tensor:
+    """What a block puts out at place `at` [N, 1] of each text, [N, 1, D].
+
+    Args:
+        changes: What adapters add to the block's modules, by path inside it.
+        family: The block's.
+        block: The block.
+        hidden: Its packed input.
+        mask: What each place of each text may see [N, 1, T, T].
+        position: As the blocks of the family take it.
+        packing: Where texts are.
+        at: The place that is read.
+    """
+    parts, rows = family.parts, torch.arange(len(at), device=at.device)[:, None]
+    assert parts is not None
+    tokens = packing.spread(parts.enter(block, hidden))  # [N, T, D]
+    here = hidden.flatten(0, 1)[packing.slots[rows, at]]
+    width = parts.width(block)
+    query: Tensor = block.get_submodule(family.modules["query"])(parts.enter(block, here))
+    query = query.reshape(len(at), -1, width)  # [N, H, E]
+    key, value = (_Folded.of(family, block, changes, name, width) for name in ("key", "value"))
+    scores = torch.bmm(key.back(query), tokens.transpose(1, 2)) * width**-0.5
+    allowed = added_mask(mask.expand(len(at), -1, -1, -1)[:, 0][rows, at], scores.dtype)
+    bias = parts.bias(position, at)
+    scores = scores + (allowed if bias is None else allowed + bias[:, :, 0])
+    seen = value.on(torch.bmm(torch.softmax(scores, -1), tokens))
+    return parts.leave(block, seen.flatten(1)[:, None], here)
+
+
+class _Folded:
+    """A projection by heads, with what its adapters add."""
+
+    def __init__(self, module: nn.Linear, change: Change | None, width: int) -> None:
+        self.weight = torch.unflatten(module.weight, 0, (-1, width))  # [H, E, D]
+        self.bias = None if module.bias is None else module.bias.reshape(-1, width)
+        self.change = change
+
+    @classmethod
+    def of(
+        cls, family: Family, block: Model, changes: Mapping[str, Change], name: str, width: int
+    ) -> _Folded:
+        path = family.modules[name]
+        return cls(block.get_submodule(path), changes.get(path), width)
+
+    def back(self, heads: Tensor) -> Tensor:
+        """Queries [N, H, E] as what they look for in tokens [N, H, D]."""
+        found = torch.bmm(heads.transpose(0, 1), self.weight).transpose(0, 1)
+        if self.change is None:
+            return found
+        a, b, own = self._own(self.change, heads)
+        extra = torch.einsum("nbhr,nrd->nbhd", torch.einsum("nbhe,nher->nbhr", own, b), a)
+        return self._added(self.change, found, extra, own, "bhe,hed->bhd")
+
+    def on(self, sums: Tensor) -> Tensor:
+        """Weighted sums of tokens [N, H, D] as sums of values [N, H, E]."""
+        found = torch.bmm(sums.transpose(0, 1), self.weight.transpose(1, 2)).transpose(0, 1)
+        found = found if self.bias is None else found + self.bias
+        if self.change is None:
+            return found
+        a, b, own = self._own(self.change, sums)
+        # One product after the other: nothing wider than a rank lies between them.
+        extra = torch.einsum("nbhr,nher->nbhe", torch.einsum("nbhd,nrd->nbhr", own, a), b)
+        return self._added(self.change, found, extra, own, "bhd,hed->bhe")
+
+    def _own(self, change: Change, given: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """A [n, R, D], B by heads [n, H, E, R], and what each row was given [n, b, H, .]."""
+        b = torch.unflatten(change.b, 1, self.weight.shape[:2])
+        own = given.to(b.dtype).reshape(len(b), -1, *given.shape[1:])
+        return change.a, b, own
+
+    def _added(
+        self, change: Change, found: Tensor, extra: Tensor, own: Tensor, dense: str
+    ) -> Tensor:
+        """With what low ranks made of `own`, and whole changes row by row: most rows have none."""
+        if change.dense:
+            heads = self.weight.shape[:2]
+            whole = [
+                some if d is None else some + torch.einsum(dense, x, torch.unflatten(d, 0, heads))
+                for some, x, d in zip(extra, own, change.dense, strict=True)
+            ]
+            extra = torch.stack(whole)
+        return found + extra.reshape(found.shape).to(found.dtype)

@@ -15,10 +15,11 @@ from torch import Tensor, nn
 from atlas.backbones.blocks import Context, Model, Tokenizer, attention_kinds, attention_mask
 from atlas.backbones.device_cost import weigh
 from atlas.backbones.families import find_family
-from atlas.backbones.folded import can_fold, folded_read
 from atlas.backbones.generation import generate_greedily, take_stop_tokens
 from atlas.backbones.packed_blocks import (
     calling,
+    can_fold,
+    folded_read,
     paged_block,
     project,
     projection_widths,

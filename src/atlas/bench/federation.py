@@ -14,15 +14,22 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
-from atlas.bench.federation_cases import Case, find_cases
-from atlas.bench.federation_clients import CASE, memory_ratio, run_clients
-from atlas.bench.federation_clients import HOW as HOW_CLIENTS
+from atlas.bench.federation_cases import CASE, Case, find_cases, memory_ratio, run_clients
+from atlas.bench.federation_cases import HOW as HOW_CLIENTS
 from atlas.bench.federation_work import write_work
 from atlas.bench.peers.rounds import Round, read_rounds
-from atlas.bench.processes import QUIET, busy_note, need_psutil, run_watched
-from atlas.bench.result import Bench, Progress, Row, Size
+from atlas.bench.processes import (
+    QUIET,
+    Bench,
+    Progress,
+    Row,
+    Size,
+    busy_note,
+    need_psutil,
+    run_watched,
+)
 from atlas.data.clients import load_clients
-from atlas.report.bench_plots import draw_federation
+from atlas.report.bench import draw_federation
 
 PROGRAMS = {"atlas": "atlas_run", "peft": "peft_loop", "flower": "flower_simulation"}
 TOLERANCE = 1e-3

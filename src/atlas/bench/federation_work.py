@@ -20,8 +20,7 @@ from atlas.backbones.load import MINILM_PACKAGE
 from atlas.build.models import find_member, find_model, open_backbone, start_cohort
 from atlas.config.federation import FederationConfig
 from atlas.config.load import dump_config
-from atlas.federation.clients import ClientData, Example, TaskKind
-from atlas.federation.holder import one_each
+from atlas.federation.clients import ClientData, Example, TaskKind, one_each
 from atlas.federation.training.loop import Clock, Lesson, plan_batches
 
 CONFIG, WORK, START = "config.yaml", "work.json", "start.safetensors"

@@ -16,8 +16,8 @@ from dataclasses import asdict
 from typing import Any
 
 from atlas.bench.memory_work import BATCH, Work
-from atlas.bench.result import Bench, Progress, Row, Size
-from atlas.report.bench_memory import draw_memory
+from atlas.bench.processes import Bench, Progress, Row, Size
+from atlas.report.bench import draw_memory
 
 HEAD_DIMS = {"quick": (16,), "full": (16, 32, 64, 128)}
 LENGTHS = {"quick": (64, 128), "full": (256, 512, 1024, 2048, 4096)}

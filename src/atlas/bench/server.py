@@ -17,11 +17,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from atlas.bench.processes import run_watched
-from atlas.bench.result import Bench, Progress, Row, Size
-from atlas.bench.server_clients import Case
+from atlas.bench.processes import Bench, Progress, Row, Size, run_watched
+from atlas.bench.server_work import Case
 from atlas.errors import InputError
-from atlas.report.bench_server import draw_server
+from atlas.report.bench import draw_server
 
 CASES: dict[Size, list[Case]] = {
     "full": [Case(n, 16, 8, 384, 1024) for n in (100, 300, 1_000, 3_000, 10_000)],

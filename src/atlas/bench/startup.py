@@ -11,9 +11,8 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-from atlas.bench.processes import QUIET, busy_note
-from atlas.bench.result import Bench, Progress, Row, Size
-from atlas.report.bench_plots import draw_startup
+from atlas.bench.processes import QUIET, Bench, Progress, Row, Size, busy_note
+from atlas.report.bench import draw_startup
 
 TIMES: dict[Size, int] = {"quick": 2, "full": 7}
 NO_FLOWER = "flwr --help is left out: flwr not installed; pip install 'atlas-personal[bench]'"

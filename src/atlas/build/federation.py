@@ -7,12 +7,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from atlas.build.devices import deal_devices, find_sites, fixed_splits
 from atlas.build.models import (
     check_kind,
     check_ranks,
+    deal_devices,
     find_member,
     find_model,
+    find_sites,
+    fixed_splits,
     open_backbone,
     start_cohort,
     text_limits,
@@ -26,12 +28,10 @@ from atlas.errors import InputError
 from atlas.federation import strategies as strategies
 from atlas.federation.adapters.cohort import Cohort, adapter_shapes
 from atlas.federation.batching.forward import Model
-from atlas.federation.clients import ClientData
+from atlas.federation.clients import POOLS, ClientData, Holder
 from atlas.federation.fingerprints.take import print_shapes
-from atlas.federation.holder import POOLS, Holder
-from atlas.federation.plan import Plan
 from atlas.federation.rounds import without_heads
-from atlas.federation.server import ServerState
+from atlas.federation.server import Plan, ServerState
 from atlas.federation.strategies.base import Strategy, find_strategy
 from atlas.federation.training.loop import Clock
 

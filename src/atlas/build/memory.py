@@ -1,23 +1,46 @@
-"""Settings of a memory run made into models and sequences."""
+"""Settings of a memory run made into models and the sequences they read."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 
 from atlas.backbones.memory_lm import AtlasConfig, AtlasForCausalLM
+from atlas.backbones.memory_lm.config import checked_config
 from atlas.backbones.memory_lm.sizes import without_memory
-from atlas.backbones.omega.checked import checked_config
 from atlas.config.memory import ArmName, MemoryConfig
 from atlas.data.recall import RecallLines, RecallTask
-from atlas.data.sequences import Sequences
 from atlas.data.text import TextLines
 from atlas.errors import InputError
-from atlas.memory.schedule import Stage, stage_at
+from atlas.memory.layer.settings import Stage, stage_at
 from atlas.memory.training.loop import Learner, Lines
 from atlas.runs.seeds import generator
+
+
+class Sequences(Protocol):
+    """Sequences to train on and others to test with; equal arguments give equal ones."""
+
+    @property
+    def vocabulary(self) -> int:
+        """How many tokens there are."""
+        ...
+
+    @property
+    def chance(self) -> float:
+        """Share of right answers without reading: a guess, or always the commonest."""
+        ...
+
+    def training(self, step: int, count: int) -> Lines:
+        """What is trained on at a step."""
+        ...
+
+    def held_out(self, purpose: str, count: int) -> Lines:
+        """Sequences that nothing is trained on."""
+        ...
+
 
 VOCABULARY, PAIRS = 64, 8
 """Of recall, where the settings name none."""

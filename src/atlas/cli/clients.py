@@ -7,8 +7,7 @@ from typing import Annotated
 
 import typer
 
-from atlas.cli.arguments import RUNS, Client, Json, Out, Run
-from atlas.cli.common import console, show_result
+from atlas.cli.common import RUNS, Client, Json, Out, Run, console, show_result
 
 
 def join(  # noqa: PLR0913

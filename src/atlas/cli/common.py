@@ -1,10 +1,11 @@
-"""How results are shown: JSON for machines, tables and lines for people."""
+"""What several verbs share: their arguments, and results as JSON, tables or lines."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
 
@@ -37,7 +38,7 @@ def show_result(result: object, as_json: bool, render: Any) -> None:  # noqa: AN
 def show_finished(finished: Any, as_json: bool) -> None:  # noqa: ANN401
     """The table (or JSON) of a finished run and where its results are."""
     from atlas.jobs.show import describe_run
-    from atlas.report.summaries import summary_table
+    from atlas.report.tables.runs import summary_table
 
     folder = finished.folder
     if finished.summary is None:
@@ -54,3 +55,12 @@ def show_finished(finished: Any, as_json: bool) -> None:  # noqa: ANN401
     if not as_json:
         place = folder.models if found["kind"] == "memory" else folder.adapters
         typer.echo(f"run folder: {folder.path}   {place.name}: {place}")
+
+
+Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
+Out = Annotated[Path, typer.Option("--out", help="Folder that holds run folders.")]
+Client = Annotated[str, typer.Option("--client", help="Client id.")]
+Run = Annotated[str, typer.Argument(help="A run folder, or the name of one under --out.")]
+Source = Annotated[str, typer.Argument(help="A preset's name or a YAML file.")]
+Overrides = Annotated[list[str] | None, typer.Argument(help="key=value settings.")]
+RUNS = Path("runs")

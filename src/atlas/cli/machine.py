@@ -7,8 +7,7 @@ from typing import Annotated
 
 import typer
 
-from atlas.cli.arguments import Json
-from atlas.cli.common import console, show_result
+from atlas.cli.common import Json, console, show_result
 
 
 def bench(
@@ -20,7 +19,7 @@ def bench(
     as_json: Json = False,
 ) -> None:
     """Measure Atlas and its peers at the same work, in one run."""
-    from atlas.bench.result import check_size, run_bench, save_bench
+    from atlas.bench.processes import check_size, run_bench, save_bench
     from atlas.report.bench import bench_view
     from atlas.report.live import live_display
 

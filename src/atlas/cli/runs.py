@@ -6,8 +6,17 @@ from typing import Annotated
 
 import typer
 
-from atlas.cli.arguments import RUNS, Json, Out, Overrides, Run, Source
-from atlas.cli.common import console, show_finished, show_result
+from atlas.cli.common import (
+    RUNS,
+    Json,
+    Out,
+    Overrides,
+    Run,
+    Source,
+    console,
+    show_finished,
+    show_result,
+)
 
 
 def run(
@@ -18,7 +27,7 @@ def run(
 ) -> None:
     """Run a job: a preset or a YAML file, with key=value settings on top."""
     from atlas.config.load import load_config
-    from atlas.jobs.kinds import start_any
+    from atlas.jobs.runner import start_any
     from atlas.report.live import live_display
 
     if "=" in source and not source.endswith((".yaml", ".yml")):
@@ -31,7 +40,7 @@ def run(
 
 def resume(name: Run, out: Out = RUNS, as_json: Json = False) -> None:
     """Go on with a stopped or killed run from its last saved round."""
-    from atlas.jobs.kinds import resume_any
+    from atlas.jobs.runner import resume_any
     from atlas.jobs.show import find_run
     from atlas.report.live import live_display
 
@@ -47,7 +56,7 @@ def plan(
     as_json: Json = False,
 ) -> None:
     """Show who would take part, who is like whom, and which ranks; no training."""
-    from atlas.jobs.plan import plan_run
+    from atlas.jobs.federation.plan import plan_run
     from atlas.report.live import live_display
     from atlas.report.tables.plan import plan_view
 
@@ -63,8 +72,7 @@ def show(
 ) -> None:
     """List runs, or show one run's summary."""
     from atlas.jobs.show import describe_run, find_run, list_runs
-    from atlas.report.summaries import summary_table
-    from atlas.report.tables.runs import runs_table
+    from atlas.report.tables.runs import runs_table, summary_table
 
     if name is None:
         rows = list_runs(out)

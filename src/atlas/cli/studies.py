@@ -8,8 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from atlas.cli.arguments import RUNS, Json, Out, Source
-from atlas.cli.common import console, show_result
+from atlas.cli.common import RUNS, Json, Out, Source, console, show_result
 
 
 def compare(  # noqa: PLR0913

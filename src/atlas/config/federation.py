@@ -7,9 +7,17 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from atlas.config.base import Positive, Settings, Share
-from atlas.config.capacity import DeviceSettings, RankSettings, SplitSettings
-from atlas.config.plan import ClusterSettings, FingerprintSettings, RelationSettings
+from atlas.config.plan import (
+    ClusterSettings,
+    DeviceSettings,
+    FingerprintSettings,
+    Positive,
+    RankSettings,
+    RelationSettings,
+    Settings,
+    Share,
+    SplitSettings,
+)
 
 CLIENT_ID = r"^[A-Za-z0-9_-]{1,64}$"
 ClientId = Annotated[str, Field(pattern=CLIENT_ID)]

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from atlas.config.messages import show
-from atlas.config.overrides import parse_override
+from atlas.config.reading import parse_override
 from atlas.errors import InputError
 
 Combination = dict[str, str]

@@ -1,8 +1,12 @@
-"""Reads the settings of a run: a preset or a file, a size, and ``key=value`` overrides."""
+"""Reads the settings of a run: a preset or a file, a size, and ``key=value`` overrides.
+
+Paths in them are made absolute, so that a saved run finds its files from anywhere.
+"""
 
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Sequence
 from importlib import resources
 from importlib.resources.abc import Traversable
@@ -14,10 +18,82 @@ from pydantic import ValidationError
 from atlas.config.federation import FederationConfig
 from atlas.config.memory import MemoryConfig
 from atlas.config.messages import explain, nearest, show
-from atlas.config.overrides import merge, parse_override, set_value
-from atlas.config.paths import anchor, fill_data_path
-from atlas.config.reading import parse_mapping, to_yaml
+from atlas.config.reading import merge, parse_mapping, parse_override, set_value, to_yaml
 from atlas.errors import InputError
+
+DATA_VARIABLE = "ATLAS_DATA"
+
+
+def anchor(settings: dict[str, Any], base: Path) -> dict[str, Any]:
+    """A copy in which every relative path is absolute, as seen from `base`.
+
+    Files must be paths; a backbone or a task's place may also be a name, and is taken for a path
+    only where such a folder exists. Malformed settings are left for validation to refuse.
+    """
+    anchored = dict(settings)
+    _apply(anchored, "data", {"path": base}, {})
+    _apply(anchored, "task", {"file": base}, {})
+    _apply(anchored, "backbone", {}, {"name": base})
+    if isinstance(anchored.get("clients"), list):
+        clients = {str(i): client for i, client in enumerate(anchored["clients"])}
+        for key in clients:
+            _apply(clients, key, {"data": base, "test_data": base}, {"backbone": base})
+        anchored["clients"] = list(clients.values())
+    if isinstance(anchored.get("tasks"), dict):
+        anchored["tasks"] = dict(anchored["tasks"])
+        for name in anchored["tasks"]:
+            _apply(anchored["tasks"], name, {}, {"path": base})
+    return anchored
+
+
+def _apply(
+    holder: dict[str, Any], key: str, files: dict[str, Path], folders: dict[str, Path]
+) -> None:
+    block = holder.get(key)
+    if not isinstance(block, dict):
+        return
+    block = holder[key] = dict(block)
+    for name, base in {**files, **folders}.items():
+        value = block.get(name)
+        if not isinstance(value, str) or not value:
+            continue
+        path = Path(os.path.normpath(base / Path(value).expanduser()))
+        if name in files or _is_folder(path):
+            block[name] = str(path)
+
+
+def _is_folder(path: Path) -> bool:
+    try:
+        return path.is_dir()
+    except (OSError, ValueError):
+        return False
+
+
+def fill_data_path(settings: dict[str, Any]) -> dict[str, Any]:
+    """Write the environment's data folder into settings that would read it anyway.
+
+    That is the folder of a federation's files, and a memory run's text where it lies in there.
+    """
+    folder = os.environ.get(DATA_VARIABLE, "")
+    if not folder:
+        return settings
+    place = Path(folder).expanduser().absolute()
+    data, task = settings.get("data"), settings.get("task")
+    if isinstance(data, dict) and data.get("source") == "files" and data.get("path") is None:
+        settings = {**settings, "data": {**data, "path": str(place)}}
+    if isinstance(task, dict) and isinstance(task.get("file"), str):
+        found = place / task["file"]
+        if _is_file(found):
+            settings = {**settings, "task": {**task, "file": str(found)}}
+    return settings
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except (OSError, ValueError):
+        return False
+
 
 RunConfig = FederationConfig | MemoryConfig
 KINDS: dict[str, type[RunConfig]] = {"federation": FederationConfig, "memory": MemoryConfig}

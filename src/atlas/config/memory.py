@@ -9,8 +9,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from atlas.config.base import Count, Positive, Settings, Share
 from atlas.config.federation import CLIENT_ID
+from atlas.config.plan import Count, Positive, Settings, Share
 
 ArmName = Literal["memory", "window", "detached"]
 Floor = Annotated[float, Field(ge=0, lt=1)]

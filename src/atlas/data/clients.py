@@ -7,10 +7,10 @@ from pathlib import Path
 
 from atlas.config.federation import FederationConfig
 from atlas.data.dealing import dealt_clients
+from atlas.data.examples import Source
 from atlas.data.files import FileSource
 from atlas.data.hub import HubSource
 from atlas.data.own import own_clients
-from atlas.data.source import Source
 from atlas.data.synthetic import synthetic_clients
 from atlas.data.tasks import BENCHMARKS, find_task, task_registry
 from atlas.errors import InputError
@@ -20,7 +20,7 @@ from atlas.federation.clients import ClientData, Task
 def load_clients(config: FederationConfig) -> list[ClientData]:
     """All clients of a federation, sorted by id.
 
-    They come from the user's `clients` if there are any, from `data.source` otherwise. The same
+    They come from the user's `clients` if there are any, from `data.examples` otherwise. The same
     settings and seed always give the same clients, and a client's data does not depend on which
     other tasks take part.
 

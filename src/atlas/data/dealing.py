@@ -9,7 +9,7 @@ import numpy as np
 
 from atlas.config.federation import DataSettings, PartitionSettings
 from atlas.config.messages import show
-from atlas.data.examples import read_example, text_key
+from atlas.data.examples import Record, Source, read_example, text_key
 from atlas.data.partition import (
     Indices,
     Weights,
@@ -20,7 +20,6 @@ from atlas.data.partition import (
     iid_weights,
     split_client,
 )
-from atlas.data.source import Record, Source
 from atlas.errors import InputError
 from atlas.federation.clients import ClientData, Example, Task
 from atlas.runs.seeds import generator

@@ -1,9 +1,10 @@
-"""From records to examples, with errors that name the record."""
+"""Where records come from, and how they become examples, with errors that name the record."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Protocol
 
 from atlas.config.messages import show
 from atlas.errors import InputError
@@ -125,3 +126,32 @@ def _choice(value: object, choices: tuple[str, ...], task: Task, where: str) -> 
             f"{len(choices) - 1} or the text of a choice"
         )
     return index
+
+
+class Record(Mapping[str, object]):
+    """A record that knows its place, such as `train.jsonl:12`."""
+
+    def __init__(self, fields: Mapping[str, object], where: str) -> None:
+        self.fields = fields
+        self.where = where
+
+    def __getitem__(self, key: str) -> object:
+        return self.fields[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.fields)
+
+    def __len__(self) -> int:
+        return len(self.fields)
+
+
+class Source(Protocol):
+    """A store of records by task and split."""
+
+    def records(self, task: Task, split: str) -> Sequence[Record]:
+        """All records of a split, `train` or `test`.
+
+        Raises:
+            InputError: If they cannot be had; names the file or data set.
+        """
+        ...

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from atlas.config.paths import DATA_VARIABLE
-from atlas.data.source import Record
+from atlas.config.load import DATA_VARIABLE
+from atlas.data.examples import Record
 from atlas.errors import InputError
 from atlas.federation.clients import Task
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from atlas.config.messages import show
-from atlas.data.source import Record
+from atlas.data.examples import Record
 from atlas.errors import InputError
 from atlas.federation.clients import Task
 

@@ -11,11 +11,9 @@ from atlas.federation.adapters.cohort import Cohort, adapter_shapes, restart
 from atlas.federation.exchange.guard import Expected, Refusal, check_reply
 from atlas.federation.exchange.message import Message, encode
 from atlas.federation.exchange.transport import Transport
-from atlas.federation.mixing.apply import mix_cohort
+from atlas.federation.mixing.apply import mix_cohort, relate, view_of
 from atlas.federation.mixing.deliver import Mixing, deliver, describe_mixing
-from atlas.federation.plan import Plan
-from atlas.federation.relate import relate, view_of
-from atlas.federation.server import Desk, Observe, ServerState
+from atlas.federation.server import Desk, Observe, Plan, ServerState
 from atlas.federation.strategies.base import Strategy
 from atlas.runs.seeds import generator
 

@@ -1,4 +1,7 @@
-"""What runs of every kind share: a folder begun, threads, the log and what watches it."""
+"""What runs of every kind share: a folder begun, threads, the log and what watches it.
+
+Any run, whatever its kind.
+"""
 
 from __future__ import annotations
 
@@ -10,13 +13,14 @@ from typing import Any
 
 import torch
 
-from atlas.config.load import RunConfig, dump_config
+from atlas.config.load import RunConfig, dump_config, load_resolved
+from atlas.config.memory import MemoryConfig
+from atlas.engines.local.engine import Progress
 from atlas.errors import InputError
+from atlas.jobs.federation.run import resume_run, start_run
 from atlas.runs.events import EventLog
-from atlas.runs.folder import RunFolder, write_text_atomic
-from atlas.runs.heap import share_heap
-from atlas.runs.process import machine_facts, usable_cores
-from atlas.runs.summary import read_summary
+from atlas.runs.folder import RunFolder, read_summary, write_text_atomic
+from atlas.runs.process import machine_facts, share_heap, usable_cores
 
 ENDINGS = ("stopped", "tested")
 """Events of an end that is now no end, or that will be reached again."""
@@ -77,3 +81,29 @@ def observer(log: EventLog, watch: Watch | None) -> Watch:
             watch(event, fields)
 
     return observe
+
+
+def start_any(
+    config: RunConfig, parent: Path, watch: Watch | None = None, progress: Progress | None = None
+) -> Finished:
+    """Start a new run in a fresh folder under `parent`."""
+    if isinstance(config, MemoryConfig):
+        from atlas.jobs.memory.steps import start_memory  # a federation can do without its models
+
+        return start_memory(config, parent, watch, progress)
+    return start_run(config, parent, watch, progress)
+
+
+def resume_any(
+    path: Path, watch: Watch | None = None, progress: Progress | None = None
+) -> Finished:
+    """Go on with a run from its last saved round; of a finished run the summary is returned."""
+    folder = RunFolder.open(path)
+    if (done := known_result(folder)) is not None:
+        return done  # whatever today's settings would say of it
+    config = load_resolved(folder.config)
+    if isinstance(config, MemoryConfig):
+        from atlas.jobs.memory.steps import resume_memory
+
+        return resume_memory(config, folder, watch, progress)
+    return resume_run(path, watch, progress)

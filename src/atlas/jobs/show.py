@@ -11,8 +11,7 @@ from atlas.config.load import RunConfig, load_resolved
 from atlas.config.memory import MemoryConfig
 from atlas.errors import InputError
 from atlas.runs.events import read_events
-from atlas.runs.folder import RunFolder
-from atlas.runs.summary import read_summary
+from atlas.runs.folder import RunFolder, read_summary
 
 
 def find_run(name: str, parent: Path) -> RunFolder:

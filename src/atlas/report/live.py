@@ -16,7 +16,7 @@ from rich.progress import (
     TimeElapsedColumn,
 )
 
-from atlas.report.memory_tables import MemoryLine
+from atlas.report.tables.runs import MemoryLine
 
 STOPPING = "stopping once this round is saved; Ctrl-C again stops at once"
 

@@ -19,6 +19,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
+from torch import Tensor
 
 from atlas.errors import InputError
 from atlas.runs.files import NAME, safe_child, sync_folder, write_synced
@@ -210,3 +211,13 @@ def _read_verified(folder: Path, name: str, entry: object) -> bytes:
     if _fingerprint(data) != entry:
         raise _Damaged(f"{name} is not as it was written")
     return data
+
+
+def tensors_sha256(tensors: Mapping[str, Tensor]) -> str:
+    """A hash of names, shapes, types and bits."""
+    digest = hashlib.sha256()
+    for name in sorted(tensors):
+        value = tensors[name].detach().cpu().contiguous()
+        digest.update(f"{name}{tuple(value.shape)}{value.dtype}".encode())
+        digest.update(value.reshape(-1).view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()

@@ -10,8 +10,7 @@ from pathlib import Path
 from types import TracebackType
 
 from atlas.errors import InputError
-from atlas.runs.files import write_bytes_atomic
-from atlas.runs.plain import to_json_line
+from atlas.runs.files import to_json_line, write_bytes_atomic
 
 
 class EventLog:

@@ -1,11 +1,14 @@
-"""Files that are either there whole or not at all, and names that stay inside their folder."""
+"""Files that are either there whole or not at all, safe names, and values that JSON can hold."""
 
 from __future__ import annotations
 
 import contextlib
+import json
+import math
 import os
 import re
 import tempfile
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from atlas.errors import InputError
@@ -109,3 +112,45 @@ def write_text_atomic(path: Path, text: str) -> None:
         text: Its new content.
     """
     write_bytes_atomic(path, text.encode("utf-8"))
+
+
+def plain(value: object) -> object:
+    """Turns a value into plain JSON values; NaN and the infinities become None.
+
+    Args:
+        value: Mappings, sequences, text, numbers, truth values, None, and whatever offers
+            ``tolist`` (arrays, tensors and their scalars).
+
+    Returns:
+        The same as dictionaries with text keys, lists and scalars.
+
+    Raises:
+        TypeError: The value is of another type.
+    """
+    if value is None or isinstance(value, str | bool):
+        return value
+    if isinstance(value, int):
+        return int(value)
+    if isinstance(value, float):
+        return float(value) if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {str(key): plain(entry) for key, entry in value.items()}
+    if isinstance(value, Sequence) and not isinstance(value, bytes | bytearray):
+        return [plain(entry) for entry in value]
+    # Asked by its method, so that a log needs neither numpy nor torch.
+    tolist = getattr(value, "tolist", None)
+    if callable(tolist):
+        return plain(tolist())
+    raise TypeError(f"a value of type {type(value).__name__} has no JSON form")
+
+
+def to_json_line(value: Mapping[str, object]) -> str:
+    """Writes a mapping as one line of standard JSON.
+
+    Args:
+        value: The mapping; see `plain`.
+
+    Returns:
+        The line with its newline.
+    """
+    return json.dumps(plain(value), allow_nan=False, separators=(", ", ": ")) + "\n"

@@ -7,17 +7,16 @@ from dataclasses import fields
 from typing import Any, Literal
 
 from huggingface_hub.dataclasses import strict
+from huggingface_hub.errors import StrictDataclassError
 from transformers import PreTrainedConfig
 
 from atlas.backbones.families import ATLAS
 from atlas.errors import InputError
-from atlas.memory.feedforward import ContinuumFeedForward, SwiGLU
-from atlas.memory.heads import Heads
+from atlas.memory.layer.continuum import ContinuumFeedForward, SwiGLU
 from atlas.memory.layer.gates import Floors
 from atlas.memory.layer.layer import LayerSettings
-from atlas.memory.layer.settings import MemorySettings
+from atlas.memory.layer.settings import Heads, MemorySettings, Stage
 from atlas.memory.rules.rule import Rule
-from atlas.memory.schedule import Stage
 
 
 @strict
@@ -172,3 +171,16 @@ def _rule(key: str, settings: Mapping[str, Any]) -> Rule:
         return Rule(**settings)
     except InputError as error:
         raise InputError(f"{key}.{error}") from error
+
+
+def checked_config(**settings: Any) -> AtlasConfig:  # noqa: ANN401 - those of `AtlasConfig`
+    """An `AtlasConfig`.
+
+    Raises:
+        InputError: No model can be made of these settings.
+    """
+    try:
+        return AtlasConfig(**settings)
+    except StrictDataclassError as error:
+        # The library wraps what the settings themselves said.
+        raise InputError(f"model: {error.__cause__ or error}") from error

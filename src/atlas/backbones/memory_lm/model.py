@@ -13,18 +13,15 @@ from transformers.modeling_outputs import BaseModelOutputWithPast
 from transformers.utils.generic import can_return_tuple
 from transformers.utils.output_capturing import capture_outputs
 
-from atlas.backbones.memory_lm.cache import AtlasCache
+from atlas.backbones.memory_lm.cache import AtlasCache, Padding, read_padding
 from atlas.backbones.memory_lm.config import AtlasConfig
-from atlas.backbones.omega.padding import Padding, read_padding
-from atlas.memory.convolution import CausalConvolution
-from atlas.memory.feedforward import ContinuumLevel
-from atlas.memory.layer.branch import MemoryBranch
-from atlas.memory.layer.gates import Floors, Gate
+from atlas.memory.layer.branch import CausalConvolution, MemoryBranch
+from atlas.memory.layer.continuum import ContinuumLevel
+from atlas.memory.layer.gates import Floors, Gate, Manner, Watch
 from atlas.memory.layer.layer import MemoryLayer
 from atlas.memory.layer.observe import LayerView, observe
+from atlas.memory.layer.settings import Stage
 from atlas.memory.layer.state import BlockState
-from atlas.memory.manner import Manner, Watch
-from atlas.memory.schedule import Stage
 
 OWN_START = (CausalConvolution, ContinuumLevel, Gate, MemoryBranch, MemoryLayer)
 """Modules that say themselves where their weights start."""
@@ -98,7 +95,7 @@ class AtlasPreTrainedModel(PreTrainedModel):  # type: ignore[misc]
     _can_record_outputs = {"hidden_states": AtlasBlock}
 
     def set_chunks(self, stage: Stage) -> None:
-        """Go on with the chunks of a stage (see `atlas.memory.schedule`); no weight changes.
+        """Go on with the chunks of a stage (see `atlas.memory.layer.settings`); no weight changes.
 
         The config changes with it, so that what is saved is the model of that stage.
 

@@ -1,10 +1,14 @@
-"""Model sizes by name, and the same size without a memory."""
+"""Model sizes by name, the same size without a memory, and whole models on disk."""
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import torch
 
+from atlas.backbones.load import quiet_library
 from atlas.backbones.memory_lm.config import AtlasConfig
+from atlas.backbones.memory_lm.heads import AtlasForCausalLM
 from atlas.backbones.memory_lm.model import AtlasBlock
 
 
@@ -53,3 +57,9 @@ def without_memory(config: AtlasConfig) -> AtlasConfig:
 def _block_size(config: AtlasConfig) -> int:
     with torch.device("meta"):
         return sum(parameter.numel() for parameter in AtlasBlock(config).parameters())
+
+
+def save_model(model: AtlasForCausalLM, place: Path) -> None:
+    """Write a folder that `from_pretrained` reads, without the library's progress bars."""
+    with quiet_library():
+        model.save_pretrained(place)

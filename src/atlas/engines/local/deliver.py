@@ -1,20 +1,163 @@
-"""The `deliver` task of the local engine: what a client does with a mixture."""
+"""The `deliver` task of the local engine: what a client does with a mixture.
+
+Where it may choose it takes all of it, unless what it holds is clearly better: a hundred examples
+tell two models apart to some five points, and going by the sign alone would often give up what was
+learned from others for what chance made look better.
+
+A merged mixture is added to a dense change of the client's own, after which its adapter restarts:
+the backbone is shared and never written.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
-from atlas.engines.choosing import clearly_better
 from atlas.engines.local.groups import Group
-from atlas.federation.adapters.cohort import Adapter, Cohort
+from atlas.federation.adapters.cohort import Adapter, Cohort, restart
 from atlas.federation.batching.forward import stack_cohorts
 from atlas.federation.batching.store import Rows
 from atlas.federation.mixing.deliver import Taken
 from atlas.federation.training.evaluate import Scores, predict_rows, score_labels
-from atlas.ops.metrics import example_weights
+from atlas.ops.lowrank.factors import delta, factor_dense
+from atlas.ops.lowrank.mixing import mix_b, mix_product
+from atlas.ops.metrics import example_weights, lead_of
+
+
+def fitness(losses: NDArray[np.float64]) -> float:
+    """How well an adapter suits a client, by the losses of its validation examples.
+
+    A metric of few examples is too coarse: in the first rounds most mixtures score alike.
+    """
+    mean = float(losses.mean())
+    return -mean if math.isfinite(mean) else -math.inf
+
+
+def clearly_better(first: NDArray[np.float64], second: NDArray[np.float64], margin: float) -> bool:
+    """Whether losses on the same examples are lower by more than `margin` standard errors."""
+    if not np.isfinite(first).all() or not np.isfinite(second).all():
+        return fitness(first) > fitness(second)
+    lead, error = lead_of(second, first)
+    return lead > margin * error
+
+
+def blend(own: Cohort, mixture: Cohort, share: float) -> Cohort:
+    """(1 - share) * own + share * mixture for every client, cut to its ranks in its own gauge.
+
+    Where A is not trained it is the same on both sides, and stays.
+    """
+    if share in (0.0, 1.0):
+        return mixture if share else own
+    tensors = {
+        name: value.lerp(mixture.tensors[name], share) for name, value in own.tensors.items()
+    }
+    weights = torch.tensor([[1 - share, share], [0.0, 1.0]], dtype=torch.float64)
+    mix = mix_b if own.trains == "b" else mix_product
+    for i, module in enumerate(own.layout.modules):
+        a, b = f"lora_a/{module}", f"lora_b/{module}"
+        tensors[a], tensors[b] = tensors[a].clone(), tensors[b].clone()
+        for row in range(len(own.members)):
+            pair_a = torch.stack([own.tensors[a][row], mixture.tensors[a][row]])
+            pair_b = torch.stack([own.tensors[b][row], mixture.tensors[b][row]])
+            ranks = own.ranks(i)[[row, row]].to(pair_a.device)
+            scales = own.scales(i)[[row, row]].to(pair_a.device)
+            new_a, new_b = mix(pair_a, pair_b, ranks, scales, weights.to(pair_a.device))
+            tensors[a][row], tensors[b][row] = new_a[0], new_b[0]
+    return replace(own, tensors=tensors)
+
+
+def choose_best(group: Group, offers: Mapping[str, Sequence[Adapter]]) -> dict[str, Taken]:
+    """A client takes the mixture that suits it best, unless its own adapter is clearly better.
+
+    Then, or where any share is as welcome (`Group.accepting`), it takes the share that suits it
+    best, which may be none. The loss on its validation data decides.
+    """
+    best = _best_blends(group, offers)
+    group.arms["held"] = group.arms["held"].put({c: one.adapter for c, one in best.items()})
+    return {client: one.taken for client, one in best.items()}
+
+
+@dataclass(frozen=True)
+class _Choice:
+    losses: NDArray[np.float64]
+    taken: Taken
+    adapter: Adapter
+
+
+@dataclass(frozen=True)
+class _Search:
+    """What suits each client best so far.
+
+    Attributes:
+        group: Whose clients they are.
+        offers: Their mixtures.
+        own: What they hold; the first mixture where their own training blew up.
+        best: The fittest found.
+    """
+
+    group: Group
+    offers: Mapping[str, Sequence[Adapter]]
+    own: Cohort
+    best: dict[str, _Choice] = field(default_factory=dict)
+
+    def try_share(self, clients: Sequence[str], share: float) -> None:
+        """Look at so much of every mixture that some clients were offered."""
+        for pick in range(max((len(self.offers[client]) for client in clients), default=0)):
+            given = {c: self.offers[c][pick] for c in clients if pick < len(self.offers[c])}
+            cohort = blend(self.own, self.own.put(given), share)
+            for client, losses in _losses(self.group, cohort, sorted(given)).items():
+                before = self.best.get(client)
+                if before is None or fitness(losses) > fitness(before.losses):
+                    self.best[client] = _Choice(losses, Taken(pick, share), cohort.take(client))
+
+    def try_own(self, clients: Sequence[str]) -> list[str]:
+        """Look at what some clients hold; returns those who would rather not take all."""
+        free, doubters = self.group.accepting == "fittest", []
+        for client, losses in _losses(self.group, self.own, clients).items():
+            mixed = self.best.get(client)
+            if mixed is not None:
+                if not free and not clearly_better(losses, mixed.losses, self.group.margin):
+                    continue
+                doubters.append(client)
+                if fitness(losses) < fitness(mixed.losses):
+                    continue
+            self.best[client] = _Choice(losses, Taken(0, 0.0), self.own.take(client))
+        return doubters
+
+
+def _best_blends(group: Group, offers: Mapping[str, Sequence[Adapter]]) -> dict[str, _Choice]:
+    clients = sorted(offers)
+    held = group.arms["held"].select(clients)
+    # A client whose own training blew up has nothing to blend with.
+    lost = {c: one[0] for c, one in offers.items() if one and not _finite(held.take(c))}
+    search = _Search(group, offers, held.put(lost))
+    *smaller, whole = sorted(group.shares)
+    search.try_share(clients, whole)
+    # Without the choice of taking nothing, one's own adapter is for those who were offered none.
+    doubters = search.try_own([c for c in clients if 0.0 in smaller or not offers[c]])
+    for share in smaller:
+        if share:
+            search.try_share(doubters, share)
+    return search.best
+
+
+def _losses(group: Group, cohort: Cohort, clients: Sequence[str]) -> dict[str, NDArray[np.float64]]:
+    """The loss of every validation example of each client."""
+    if not clients:
+        return {}
+    picks = [group.store.rows(f"{client}/validation") for client in clients]
+    found, _ = predict_rows(group.store, stack_cohorts([cohort.select(clients)]), picks)
+    return dict(zip(clients, found, strict=True))
+
+
+def _finite(adapter: Adapter) -> bool:
+    return all(bool(torch.isfinite(value).all()) for value in adapter.values())
 
 
 def validate(group: Group, cohort: Cohort, clients: Sequence[str]) -> dict[str, Scores]:
@@ -81,3 +224,59 @@ def _faults(
         # Broken logits still have a largest entry; such a model is right about nothing.
         faults.append(np.where(np.isfinite(losses[row]), wrong, np.inf))
     return faults
+
+
+def merge_held(
+    group: Group, offers: Mapping[str, Sequence[Adapter]], seed: int
+) -> dict[str, Taken]:
+    """Add the one mixture offered to each client's dense change; heads take their places.
+
+    All sums are made before any is kept, so a failure leaves every client as it was.
+
+    Raises:
+        ValueError: If a mixture is not one of the group's modules.
+    """
+    held = group.arms["held"]
+    given = {client: one[0] for client, one in offers.items() if one}
+    merged = {client: _merged(held, client, adapter) for client, adapter in given.items()}
+    heads = {
+        client: {name: value for name, value in adapter.items() if name.startswith("head/")}
+        for client, adapter in given.items()
+    }
+    fresh = restart(held, given, seed).put(heads)
+    group.arms["held"] = replace(fresh, deltas={**held.deltas, **merged})
+    return {client: Taken(0, 1.0 if one else 0.0) for client, one in offers.items()}
+
+
+def _merged(cohort: Cohort, client: str, mixture: Adapter) -> dict[str, Tensor]:
+    """A client's dense changes with a mixture of any rank added, summed in float64."""
+    layout, before = cohort.layout, cohort.deltas.get(client, {})
+    wanted = {f"lora_{factor}/{module}" for module in layout.modules for factor in "ab"}
+    if wanted != {name for name in mixture if name.startswith("lora_")}:
+        raise ValueError(f"what {client} is to merge is not a mixture of its modules")
+    like = next(iter(cohort.tensors.values()))
+    sums = {}
+    for module in layout.modules:
+        a = mixture[f"lora_a/{module}"].to(like.device, torch.float64)
+        b = mixture[f"lora_b/{module}"].to(like.device, torch.float64)
+        change = delta(a, b, layout.alpha / a.shape[0])
+        if module in before:
+            change = change + before[module]
+        sums[module] = change.to(like.dtype)
+    return sums
+
+
+def whole_adapter(cohort: Cohort, client: str) -> Adapter:
+    """All that a client adds to the backbone as one plain adapter, its scale alpha / rank.
+
+    Where there is a dense change, it and the adapter are factored together, to the rank they have
+    together in the precision they are held in.
+    """
+    adapter, layout = cohort.take(client), cohort.layout
+    for module, dense in cohort.deltas.get(client, {}).items():
+        a, b = adapter[f"lora_a/{module}"].double(), adapter[f"lora_b/{module}"].double()
+        own = delta(a, b, layout.alpha / a.shape[0])
+        a, b = factor_dense(dense.double() + own, torch.finfo(dense.dtype).eps)
+        adapter[f"lora_a/{module}"] = a.to(dense.dtype)
+        adapter[f"lora_b/{module}"] = (b * (a.shape[0] / layout.alpha)).to(dense.dtype)
+    return adapter

@@ -7,15 +7,19 @@ from functools import partial
 
 from atlas.config.federation import TrainSettings
 from atlas.config.plan import FingerprintSettings
-from atlas.engines.choosing import choose_best
 from atlas.engines.local.capacity import take_ranks, take_split, tell_capacity, trial_bytes
-from atlas.engines.local.deliver import arm_in_use, final_cohort, replace_held, validate
+from atlas.engines.local.deliver import (
+    arm_in_use,
+    choose_best,
+    final_cohort,
+    merge_held,
+    replace_held,
+    validate,
+    whole_adapter,
+)
 from atlas.engines.local.fingerprint import print_group
 from atlas.engines.local.fit import fit_group
-from atlas.engines.local.groups import Group
-from atlas.engines.merging import merge_held, whole_adapter
-from atlas.engines.snapshot import load_client, save_client
-from atlas.engines.testing import score_on_test
+from atlas.engines.local.groups import Group, load_client, save_client, score_on_test
 from atlas.errors import InputError
 from atlas.federation.adapters.cohort import Adapter, adapter_sha256
 from atlas.federation.exchange.message import Message, MessageError, decode, encode

@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 
 from atlas.federation.batching.backbone import HeadLayer
-from atlas.ops.span import Layer
-from atlas.runs.hashes import tensors_sha256
+from atlas.ops.lowrank.factors import Layer
+from atlas.runs.checkpoint import tensors_sha256
 from atlas.runs.seeds import generator
 
 HEAD_STD = 0.02

@@ -1,6 +1,10 @@
 """One forward pass for many clients: the backbone once, each client's adapter on its own rows.
 
-Letters in shapes: n clients, b examples per client, S tokens per client, D width, R rank, L labels.
+`Batch` goes in and `Outcome` comes out. Losses of causal tasks are computed at the places that
+carry one and nowhere else.
+
+Letters in shapes: n clients, b examples per client, S tokens per client, D width, R rank, L labels;
+of causal tasks also N texts, T tokens of the longest, Q places of the longest answer.
 """
 
 from __future__ import annotations
@@ -16,10 +20,100 @@ from torch.nn import functional
 
 from atlas.federation.adapters.cohort import Cohort, Layout
 from atlas.federation.adapters.lora_hooks import Change, Projected
-from atlas.federation.answering import predict_tokens
-from atlas.federation.batches import Batch, Outcome
 from atlas.federation.batching.backbone import ACTIVATIONS, Backbone
+from atlas.federation.batching.packing import Packing
 from atlas.federation.batching.prefix_cache import PrefixCache
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Examples of n rows, already run through the blocks below the first adapter.
+
+    Attributes:
+        hidden: Packed tokens [n, S, D].
+        projected: What the first block's frozen projections make of them [n, S, .]; empty if that
+            is not known.
+        packing: Where the texts are in them.
+        present: False where a row has fewer than b examples [n, b].
+        labels: [n, b]; for causal tasks unused.
+        targets: Expected next tokens [n, S], -100 where no loss is taken; None for labels.
+        weights: What each example's loss counts [n, b]; None if all count alike.
+    """
+
+    hidden: Tensor
+    packing: Packing
+    present: Tensor
+    labels: Tensor
+    targets: Tensor | None
+    projected: tuple[Tensor, ...] = ()
+    weights: Tensor | None = None
+
+    def at(self, hidden: Tensor) -> Batch:
+        """The same examples with other tokens, of which no projections are known."""
+        return replace(self, hidden=hidden, projected=())
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Losses and predictions per example, [n, b] each.
+
+    Attributes:
+        losses: Summed over an example's answer tokens (one for classification), times what the
+            example counts.
+        counts: Number of those tokens; zero where no example is present.
+        predicted: Predicted label; zeros for causal tasks.
+        logits: [n, b, L], -inf at padded labels; None for causal tasks.
+    """
+
+    losses: Tensor
+    counts: Tensor
+    predicted: Tensor
+    logits: Tensor | None = None
+
+    def client_losses(self) -> Tensor:
+        """Mean loss of each row [n]."""
+        return self.losses.sum(1) / self.counts.sum(1).clamp_min(1)
+
+
+SPARSE = 0.75
+"""If places to be read are more than this share of all tokens, the last block runs whole."""
+
+
+def predict_tokens(backbone: Backbone, hidden: Tensor, batch: Batch, context: object) -> Outcome:
+    """Losses of every text's answer.
+
+    Args:
+        backbone: The model, adapters active.
+        hidden: The last block's packed input.
+        batch: The examples.
+        context: As the backbone gave it for them.
+    """
+    assert batch.targets is not None
+    packing, (n, b) = batch.packing, batch.present.shape
+    expected = torch.where(packing.mask, batch.targets.flatten()[packing.slots], -100)
+    # A text that is not present borrows another one's tokens, but not its answer.
+    wanted = (expected >= 0) & batch.present.reshape(-1, 1)
+    at, there = _first_places(wanted)
+    if at.numel() <= SPARSE * packing.real.numel():
+        answered = backbone.packed_places(hidden, packing, context, at)[there]
+    else:
+        whole = backbone.packed_block(backbone.depth - 1, hidden, packing, context)
+        answered = whole.flatten(0, 1)[packing.slots.gather(1, at)[there]]
+    # Only places that carry loss meet the vocabulary, by far the largest matrix.
+    found = backbone.vocabulary_losses(answered, expected.gather(1, at)[there])
+    text = torch.nonzero(there)[:, 0]
+    losses = found.new_zeros(n * b).index_add(0, text, found)
+    counts = there.sum(1).to(losses.dtype)
+    return Outcome(losses.reshape(n, b), counts.reshape(n, b), torch.zeros_like(batch.labels))
+
+
+def _first_places(wanted: Tensor) -> tuple[Tensor, Tensor]:
+    """The places that are wanted [N, T] as a table of them [N, Q], and which entries count."""
+    counts = wanted.sum(1)
+    most = max(1, int(counts.max()))
+    order = torch.argsort(wanted.to(torch.int8), dim=1, descending=True, stable=True)
+    return order[:, :most], torch.arange(most, device=wanted.device) < counts[:, None]
+
 
 Reading = Literal["folded", "whole"]
 """How the last block is read where a head asks for one place of each text."""

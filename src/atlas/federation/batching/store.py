@@ -18,9 +18,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from atlas.config.federation import Weighing
-from atlas.federation.batches import Batch
 from atlas.federation.batching.backbone import Inputs
-from atlas.federation.batching.forward import Model
+from atlas.federation.batching.forward import Batch, Model
 from atlas.federation.batching.packing import Plan, pack
 from atlas.federation.batching.prefix_cache import Texts, run_prefix
 from atlas.federation.clients import Example, Task

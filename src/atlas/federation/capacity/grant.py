@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from atlas.config.capacity import MB, DeviceSettings, RankSettings
+from atlas.config.plan import MB, DeviceSettings, RankSettings
 from atlas.errors import InputError
 from atlas.federation.adapters.cohort import Layout, Member
 from atlas.federation.batching.backbone import Footprint

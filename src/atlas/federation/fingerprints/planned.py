@@ -16,9 +16,8 @@ from torch import Tensor
 from atlas.config.plan import ClusterSettings, FingerprintSettings
 from atlas.federation.adapters.cohort import Cohort
 from atlas.federation.fingerprints.clusters import PURE, Clusters, describe, group_clients
-from atlas.federation.fingerprints.clusters_sampled import SAMPLE
+from atlas.federation.fingerprints.clusters_sampled import SAMPLE, Crowd, plan_many, stack_sketches
 from atlas.federation.fingerprints.compare import Prints, Sketches, compare_prints
-from atlas.federation.planning_large import Crowd, plan_many, stack_sketches
 from atlas.federation.strategies.base import View
 from atlas.federation.strategies.relations import affinity, neighbours
 from atlas.ops.clustering.clusters import purity

@@ -28,8 +28,7 @@ import torch
 from torch import Tensor, nn
 
 from atlas.config.plan import FingerprintSettings, Part
-from atlas.federation.batches import Outcome
-from atlas.federation.batching.forward import Model, Stack, run
+from atlas.federation.batching.forward import Model, Outcome, Stack, run
 from atlas.federation.batching.store import ExampleStore, Rows
 from atlas.federation.training.evaluate import EVALUATION_BATCH
 from atlas.federation.training.loop import Lesson

@@ -1,4 +1,9 @@
-"""A cohort under W: every module in the strategy's space, heads within label sets."""
+"""From a strategy's relation to the W of a round, and from W to the mixed cohort.
+
+W is a matrix for few clients and sparse rows for many. What a relation says is checked and comes
+under the policies for absent clients (`relate`); every module is then mixed in the strategy's
+space, heads within label sets (`mix_cohort`).
+"""
 
 from __future__ import annotations
 
@@ -6,17 +11,71 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
+import scipy
 import torch
 from torch import Tensor
 
+from atlas.config.plan import RelationSettings
 from atlas.federation.adapters.cohort import Cohort, Member
-from atlas.federation.weights import Weights
+from atlas.federation.server import Plan, ServerState
+from atlas.federation.strategies.base import View
 from atlas.ops.clustering.clusters import canonical
+from atlas.ops.graph import sparse_rows as sparse
 from atlas.ops.graph.sparse_rows import SharedRows, restrict_groups
+from atlas.ops.lowrank import mixing
 from atlas.ops.lowrank.factors import squared_norms
-from atlas.ops.lowrank.mixing import MIXERS, keeps_own, mix_rows, restrict
+from atlas.ops.lowrank.mixing import (
+    MIXERS,
+    mix_rows,
+    mixture_error,
+    restrict,
+    stack_factors,
+)
 from atlas.ops.lowrank.mixing_sparse import mix_linear, mix_sparse
-from atlas.ops.stacking import mixture_error, stack_factors
+
+Weights = Tensor | SharedRows
+"""Row-stochastic [n, n]; as a tensor also one per module, [modules, n, n]."""
+
+
+def identity(n: int) -> Weights:
+    """Nobody learns from anybody."""
+    if n <= sparse.LARGEST_DENSE:
+        return torch.eye(n, dtype=torch.float64)
+    return SharedRows(sparse.tidy(scipy.sparse.eye_array(n)), np.arange(n))
+
+
+def settle(weights: Weights, usable: Tensor, present: Tensor | None) -> Weights:
+    """Check W, and leave out whom nothing is known of.
+
+    Args:
+        weights: What a relation says.
+        usable: Whom others may learn from, bool [n].
+        present: Who receives a mixture, bool [n]; None: everybody.
+    """
+    if isinstance(weights, SharedRows):
+        sparse.check_rows(weights)
+        kept = sparse.restrict_columns(weights, usable.numpy())
+        return kept if present is None else sparse.keep_own(kept, ~present.numpy())
+    mixing.check_mixing(weights)
+    found = mixing.restrict(weights, usable)
+    if present is None:
+        return found
+    own = torch.eye(len(usable), dtype=found.dtype, device=found.device)
+    return torch.where(present[:, None], found, own)
+
+
+def keeps_own(weights: Weights) -> Tensor:
+    """Which clients learn from nobody, bool [n]."""
+    if isinstance(weights, SharedRows):
+        return torch.from_numpy(sparse.keeps_own_row(weights))
+    return mixing.keeps_own(weights)
+
+
+def same(one: Weights, two: Weights) -> bool:
+    """Whether both are equal to the bit."""
+    if isinstance(one, SharedRows) and isinstance(two, SharedRows):
+        return sparse.same_rows(one, two)
+    return isinstance(one, Tensor) and isinstance(two, Tensor) and torch.equal(one, two)
 
 
 def mix_cohort(cohort: Cohort, weights: Weights, *, space: str, heads: str) -> Cohort:
@@ -104,3 +163,57 @@ def describe_error(trained: Cohort, mixed: Cohort, weights: Tensor) -> dict[str,
     before, after = ([cohort.layer(i) for i in modules] for cohort in (trained, mixed))
     found = mixture_error(before, after, weights)[~own]
     return {"mean": float(found.mean()), "worst": float(found.max())}
+
+
+ALPHAS = (0.3, 1.0, 3.0, 10.0)
+"""What a client's validation data chooses from where alpha is `auto`."""
+
+
+def choices(settings: RelationSettings) -> list[RelationSettings]:
+    """The settings between which clients choose: one of them, unless alpha is `auto`."""
+    if settings.alpha != "auto":
+        return [settings]
+    return [settings.model_copy(update={"alpha": alpha}) for alpha in ALPHAS]
+
+
+def view_of(plan: Plan, state: ServerState, cohort: Cohort, number: int) -> View:
+    """What a relation may look at in round `number`."""
+    clients = cohort.clients
+    planned = state.planned_for(cohort)
+    examples = [state.examples.get(client, 0) for client in clients]
+    return View(
+        clients=clients,
+        examples=torch.tensor(examples, dtype=torch.float64),
+        tasks=tuple(plan.tasks[client] for client in clients),
+        round=number,
+        features=planned.features(clients),
+        clusters=planned.labels(clients),
+        settings=plan.relation,
+        norms=change_norms(cohort),
+    )
+
+
+def relate(
+    plan: Plan, state: ServerState, cohort: Cohort, replied: set[str], number: int
+) -> list[Weights]:
+    """The W of this round, one for each of the `choices` between which clients choose."""
+    view = view_of(plan, state, cohort, number)
+    if not replied or number <= plan.relation.warmup or not _ready(plan, view):
+        return [identity(len(view.clients))]
+    known = set(replied)
+    if plan.absent == "last":
+        known |= {c for c, count in zip(view.clients, view.examples.tolist(), strict=True) if count}
+    usable = torch.tensor([client in known for client in view.clients])
+    present = torch.tensor([client in replied for client in view.clients])
+    within_reach = present if plan.strategy.reach == "present" else None
+    found = [
+        settle(plan.strategy.relation(replace(view, settings=settings)), usable, within_reach)
+        for settings in choices(plan.relation)
+    ]
+    # Where alpha makes no difference there is nothing to choose.
+    return found if any(not same(found[0], other) for other in found) else found[:1]
+
+
+def _ready(plan: Plan, view: View) -> bool:
+    """Whether what the relation needs is known; if nobody sent a fingerprint, it is not."""
+    return plan.strategy.plans == "nothing" or view.features is not None

@@ -59,7 +59,7 @@ class Strategy:
     Attributes:
         name: Registry name.
         relation: Gives W.
-        space: Where W acts: one of `ops.mixing.MIXERS`, or `stack` (`ops.stacking`).
+        space: Where W acts: one of `ops.mixing.MIXERS`, or `stack` (`ops.lowrank.mixing`).
         heads: `mix` within label sets, or `personal`: heads never leave the client.
         reach: Who receives a mixture: `all` clients, or those `present` this round.
         keep_best: Whether clients accept mixtures by their validation data.

@@ -1,9 +1,33 @@
-"""Federated averaging (McMahan et al. 2017), on products of adapters, weighted by data.
+"""What every method is held against: alone, averaged, told the tasks, and pooled.
 
-`fedavg` averages adapters and, within one label set, heads; `fedavg-body` leaves heads personal.
+- `local`: every client for itself.
+- `fedavg` (McMahan et al. 2017): products of adapters, weighted by data, are averaged and, within
+  one label set, heads; `fedavg-body` leaves heads personal.
+- `oracle`: strict averaging among the clients of one task, what clusters could do at best. It reads
+  the task labels that a real federation has to find out, so it is a yardstick.
+- `pooled`: the ceiling, one adapter per task, trained on the data of all its clients together.
 """
 
-from atlas.federation.strategies.base import Strategy, data_shares, register
+from __future__ import annotations
+
+from torch import Tensor
+
+from atlas.federation.strategies.base import Strategy, View, data_shares, identity, register
+from atlas.ops.graph.affinity import group_shares
 
 FEDAVG = register(Strategy(name="fedavg", relation=data_shares))
 FEDAVG_BODY = register(Strategy(name="fedavg-body", relation=data_shares, heads="personal"))
+
+
+LOCAL = register(Strategy(name="local", relation=identity))
+
+
+def same_task(view: View) -> Tensor:
+    """The data-weighted mean of the clients of one's own task."""
+    return group_shares(view.tasks, view.examples)
+
+
+ORACLE = register(Strategy(name="oracle", relation=same_task))
+
+
+POOLED = register(Strategy(name="pooled", relation=identity, pool="task"))

@@ -5,8 +5,8 @@ from fingerprints; a client that was not sampled keeps its own. `cluster` is str
 clusters. `atlas` diffuses inside clusters, and every client keeps what its validation data likes.
 """
 
-from atlas.federation.relations_sparse import scaled_cluster_mean, scaled_diffusion
 from atlas.federation.strategies.base import Strategy, register
+from atlas.federation.strategies.relations import scaled_cluster_mean, scaled_diffusion
 
 MIRA = register(
     Strategy(name="mira", relation=scaled_diffusion, reach="present", plans="fingerprints")

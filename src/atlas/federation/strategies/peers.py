@@ -1,10 +1,26 @@
-"""Methods that change local training; the server does what `fedavg` does.
+"""Methods of others: of local training, and of how adapters of unequal ranks become one.
 
-`fedprox` (Li et al. 2020) pulls a client to where it started the round. `ditto` (Li et al. 2021)
-trains a personal adapter beside the averaged one and pulls it to what was delivered last.
+With the server of `fedavg`, `fedprox` (Li et al. 2020) pulls a client to where it started the round
+and `ditto` (Li et al. 2021) trains a personal adapter beside the averaged one, pulled to what was
+delivered last.
+
+`hetlora` (Cho et al. 2024) pads factors with zeros, weights them by the norm of what each adapter
+changes and cuts the mean to each client's rank; its pruning of ranks is left out. `flexlora` (Bai
+et al. 2024) cuts the exact mixture by its singular values. `flora` (Wang et al. 2024) stacks all
+factors, which is exact; clients add the product to a dense change of their own and start anew.
+`ffa` (Sun et al. 2024) leaves A as drawn, so that the mean of B alone is exact.
 """
 
+from __future__ import annotations
+
 from atlas.federation.strategies.base import Strategy, data_shares, register
+from atlas.federation.strategies.relations import norm_shares
 
 FEDPROX = register(Strategy(name="fedprox", relation=data_shares, anchor="start"))
 DITTO = register(Strategy(name="ditto", relation=data_shares, anchor="global"))
+
+
+HETLORA = register(Strategy(name="hetlora", relation=norm_shares, space="factors"))
+FLEXLORA = register(Strategy(name="flexlora", relation=data_shares, space="svd"))
+FLORA = register(Strategy(name="flora", relation=data_shares, space="stack", deliver="merge"))
+FFA = register(Strategy(name="ffa", relation=data_shares, space="b", trains="b"))

@@ -1,13 +1,22 @@
-"""From what is known of the clients to W, in pieces of `ops.graph.affinity`."""
+"""From what is known of the clients to W, dense for few clients and sparse for many.
+
+The dense relations are made of pieces of `ops.graph.affinity`, the sparse ones of pieces of the
+same names in `ops.graph.sparse_rows`; densified, both give the same numbers. Up to `LARGEST_DENSE`
+clients W is a matrix, as it is logged and drawn. Beyond, a matrix of all pairs would cost memory
+and time in proportion to their square, and mixing with it even more.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
+import scipy
 import torch
 from torch import Tensor
 
 from atlas.federation.strategies.base import View, data_shares
+from atlas.ops.graph import sparse_rows as sparse
 from atlas.ops.graph.affinity import (
     connect_singletons,
     cosine,
@@ -20,6 +29,14 @@ from atlas.ops.graph.affinity import (
     symmetrise,
     within,
     without_self,
+)
+from atlas.ops.graph.neighbours import PAIRS, connect_lonely, near_edges
+from atlas.ops.graph.sparse_rows import (
+    LARGEST_DENSE,
+    Edges,
+    SharedRows,
+    group_rows,
+    share_rows,
 )
 
 AFFINITIES: dict[str, Callable[[Tensor, float], Tensor]] = {
@@ -93,3 +110,48 @@ def _features(view: View) -> Tensor:
     if view.features is None:
         raise ValueError("this relation needs fingerprints")
     return view.features
+
+
+def scaled_diffusion(view: View) -> Tensor | SharedRows:
+    """`diffusion`, sparse for many clients."""
+    return diffusion(view) if len(view.clients) <= LARGEST_DENSE else sparse_diffusion(view)
+
+
+def scaled_cluster_mean(view: View) -> Tensor | SharedRows:
+    """`cluster_mean`, sparse for many clients."""
+    return cluster_mean(view) if len(view.clients) <= LARGEST_DENSE else sparse_cluster_mean(view)
+
+
+def sparse_diffusion(view: View) -> SharedRows:
+    """One step over the graph of near clients; see `diffusion`.
+
+    Settings under which everybody has all others as neighbours leave nothing to search for: the
+    matrix of all pairs is made after all.
+    """
+    settings = view.settings
+    if settings.nearest is None or settings.affinity not in PAIRS:
+        return share_rows(scipy.sparse.csr_array(diffusion(view).cpu().numpy()))
+    shares, eta = sparse_neighbours(view), settings.eta
+    if eta == "even":
+        return share_rows(sparse.lazy(shares, sparse.even_steps(shares)))
+    return share_rows(sparse.lazy(shares, WHOLE_STEP if eta == "auto" else eta))
+
+
+def sparse_neighbours(view: View) -> Edges:
+    """Row-normalised edges [n, n]; see `neighbours`."""
+    settings, features = view.settings, view.features
+    if features is None or settings.nearest is None:
+        raise ValueError("sparse neighbours need fingerprints and a number of neighbours")
+    alike = partial(PAIRS[settings.affinity], alpha_of(view))
+    near = near_edges(features, view.clusters, settings.nearest, settings.cross, alike)
+    edges = sparse.symmetrise(near)
+    if settings.singletons == "joined":
+        edges = connect_lonely(edges, features, alike)
+    return sparse.row_normalise(edges)
+
+
+def sparse_cluster_mean(view: View) -> SharedRows:
+    """The data-weighted mean of one's own cluster: one row for each cluster."""
+    if view.clusters is None:
+        raise ValueError("there are no clusters to average in")
+    return group_rows(view.clusters, view.examples)

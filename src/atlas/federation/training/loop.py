@@ -1,9 +1,12 @@
-"""Local training: the one loop every strategy uses, for one client or a whole cohort."""
+"""Local training: the one loop every strategy uses, for one client or a whole cohort.
+
+Rows of a stack may stop early, each by its own validation data.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -12,11 +15,47 @@ from torch import Tensor
 from atlas.config.federation import TrainSettings
 from atlas.federation.batching.forward import Stack
 from atlas.federation.batching.store import ExampleStore, Rows
-from atlas.federation.early_stop import EarlyStop
+from atlas.federation.training.evaluate import mean_losses
 from atlas.federation.training.split import Wire
 from atlas.federation.training.step import Anchor, Moments, Turn, begin
 from atlas.ops.optim import rate_at
 from atlas.runs.seeds import generator
+
+
+class EarlyStop:
+    """Watches validation losses at epoch ends and remembers each row's best tensors."""
+
+    def __init__(self, patience: int, stack: Stack) -> None:
+        self.patience = patience
+        self.best = replace(stack, tensors=dict(stack.tensors))
+        self.losses = [float("inf")] * len(stack.labels)
+        self.waited = [0] * len(stack.labels)
+
+    def check(
+        self, store: ExampleStore, stack: Stack, rows: Sequence[int], validation: Sequence[Rows]
+    ) -> set[int]:
+        """Rows that should stop, of those that have just finished an epoch."""
+        if not rows:
+            return set()
+        index = torch.tensor(rows, device=stack.labels.device)
+        found = mean_losses(store, stack.rows(index), validation)
+        stopped = set()
+        for row, loss in zip(rows, found, strict=True):
+            if loss < self.losses[row]:
+                self.losses[row], self.waited[row] = loss, 0
+                self._remember(stack, row)
+                continue
+            self.waited[row] += 1
+            if self.waited[row] >= self.patience:
+                stopped.add(row)
+        return stopped
+
+    def _remember(self, stack: Stack, row: int) -> None:
+        for name, value in stack.tensors.items():
+            kept = self.best.tensors[name].clone()
+            kept[row] = value[row]
+            self.best.tensors[name] = kept
+
 
 Progress = Callable[[int, int], None]
 

@@ -16,8 +16,7 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from atlas.federation.batches import Batch, Outcome
-from atlas.federation.batching.forward import Model, Stack, run_blocks, run_top
+from atlas.federation.batching.forward import Batch, Model, Outcome, Stack, run_blocks, run_top
 from atlas.federation.capacity.cost import block_of
 from atlas.federation.exchange.message import decode, encode
 from atlas.federation.exchange.transport import Direction

@@ -19,8 +19,7 @@ from atlas.federation.exchange.transport import Failure, TaskName
 from atlas.federation.server import Observe
 from atlas.federation.training.evaluate import Scores, majority_scores
 from atlas.jobs.federation.plan import planned_clusters
-from atlas.runs.folder import RunFolder
-from atlas.runs.summary import write_summary
+from atlas.runs.folder import RunFolder, write_summary
 
 BUDGET = ("device", "budget", "used", "valid", "measured")
 """What the summary tells of a client's grant; the events tell all of it."""

@@ -1,4 +1,4 @@
-"""The plan of a run: made once, its fingerprints kept beside the rounds."""
+"""The plan of a federation: shown by `atlas plan`, made once by a run, kept beside its rounds."""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ from typing import Any
 
 from torch import Tensor
 
-from atlas.build.federation import Federation
+from atlas.build.federation import Federation, build_federation
+from atlas.config.load import load_federation
+from atlas.engines.local.engine import Progress
 from atlas.errors import InputError
-from atlas.federation.allotting import hand_out
-from atlas.federation.prepare import compare_clients, describe_plan, make_plan
-from atlas.federation.server import Observe
+from atlas.federation.prepare import compare_clients, describe_plan, hand_out, make_plan
+from atlas.federation.server import Observe, ignore
+from atlas.jobs.runner import Watch, set_threads
 from atlas.ops.clustering.clusters import adjusted_rand, purity
 from atlas.runs.checkpoint import Checkpoint, latest_round, save_round
 from atlas.runs.folder import RunFolder
@@ -115,4 +117,41 @@ def join_clusters(entries: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         "purity": purity(numbers, tasks)[0],
         "ari": adjusted_rand(numbers, tasks),
         "labels": labels,
+    }
+
+
+def plan_run(
+    source: str,
+    overrides: Sequence[str],
+    watch: Watch | None = None,
+    progress: Progress | None = None,
+) -> dict[str, Any]:
+    """The plan as plain values.
+
+    `planned` has an entry per cohort whose fingerprints the strategy asks for; `clusters` is None
+    and `budgets` is empty where the strategy plans none.
+    """
+    config = load_federation(source, overrides)
+    set_threads(config)
+    federation = build_federation(config, progress)
+    make_plan(federation.plan, federation.state, federation.engine, watch or ignore)
+    clients = {
+        holder.id: {
+            "task": holder.data.task.name,
+            "group": holder.data.group,
+            "device": holder.data.device,
+            "backbone": federation.models[holder.id].backbone.name,
+            "train": len(holder.data.train),
+            "validation": len(holder.data.validation),
+            "test": sum(len(member.test) for member in holder.members),
+        }
+        for holder in federation.holders.values()
+    }
+    return {
+        "strategy": federation.plan.strategy.name,
+        "clients": clients,
+        "planned": describe_plan(federation.plan, federation.state),
+        "clusters": planned_clusters(federation),
+        "ranks": {client: list(ranks) for client, ranks in sorted(federation.ranks.items())},
+        "budgets": federation.state.allotted,
     }

@@ -33,7 +33,7 @@ from atlas.jobs.runner import (
 from atlas.runs.checkpoint import Checkpoint, latest_round, save_round
 from atlas.runs.events import EventLog, drop_after_round
 from atlas.runs.folder import RunFolder
-from atlas.runs.interrupt import stop_after_round
+from atlas.runs.process import stop_after_round
 
 
 def start_run(

@@ -22,9 +22,9 @@ from atlas.backbones.export import Adapter, check_base, export_adapter, load_ada
 from atlas.backbones.transformer import TransformerBackbone
 from atlas.build.federation import Federation, assemble
 from atlas.build.models import open_backbone
-from atlas.config.capacity import RankSettings
 from atlas.config.federation import FederationConfig
 from atlas.config.load import load_resolved_federation
+from atlas.config.plan import RankSettings
 from atlas.errors import InputError
 from atlas.federation.adapters.cohort import Layout, Member, adapter_shapes
 from atlas.federation.clients import ClientData, Task
@@ -34,8 +34,7 @@ from atlas.jobs.federation.answer import adapter_folder
 from atlas.jobs.federation.plan import plan_again
 from atlas.runs.events import read_events
 from atlas.runs.files import write_bytes_atomic
-from atlas.runs.folder import RunFolder, write_text_atomic
-from atlas.runs.summary import read_summary
+from atlas.runs.folder import RunFolder, read_summary, write_text_atomic
 
 JOINS = "joins"
 Norms = Mapping[str, Mapping[str, float]]

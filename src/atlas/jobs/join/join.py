@@ -1,7 +1,7 @@
 """A newcomer joins a finished run: fingerprinted, placed, given a first adapter.
 
 Nobody else trains. What the run's clients sent before its first round, and the adapters they ended
-with, are all that is needed of them.
+with, are all that is needed of them. Beside it the newcomer is trained alone, to be compared with.
 """
 
 from __future__ import annotations
@@ -13,17 +13,20 @@ from typing import Any
 
 from atlas.build.federation import Federation, assemble
 from atlas.build.models import open_backbone
-from atlas.config.capacity import RankSettings
 from atlas.config.federation import FederationConfig
+from atlas.config.plan import RankSettings
 from atlas.data.tasks import task_registry
 from atlas.engines.local.engine import Progress
 from atlas.federation.adapters.cohort import Adapter, Cohort, initial_cohort
 from atlas.federation.clients import ClientData
+from atlas.federation.exchange.message import decode
 from atlas.federation.fingerprints.compare import Prints, Sketches, compare_prints
 from atlas.federation.newcomer import Place, find_place, first_adapter
 from atlas.federation.prepare import ask_prints
+from atlas.federation.rounds import run_rounds
 from atlas.federation.server import Desk, ignore
 from atlas.federation.training.evaluate import Scores, majority_scores
+from atlas.jobs.federation.finish import ask_all
 from atlas.jobs.federation.plan import planned_clusters
 from atlas.jobs.join.finished_run import (
     FinishedRun,
@@ -44,8 +47,37 @@ from atlas.jobs.join.newcomer import (
     read_newcomer,
 )
 from atlas.jobs.runner import Watch, recorded_threads, use_threads
-from atlas.jobs.solo import score_one, train_alone
 from atlas.runs.folder import RunFolder
+
+
+def train_alone(
+    config: FederationConfig, data: ClientData, watch: Watch, progress: Progress | None
+) -> Scores:
+    """Test scores of training alone from the shared start, with what a client of the run had.
+
+    Args:
+        config: The run's settings, as they hold for this client.
+        data: The client.
+        watch: Receives the events of the rounds.
+        progress: Called with (what, done, total) during long work.
+    """
+    # A shadow of somebody who is alone would only be trained twice.
+    changes = {"strategy": "local", "keep_best": False, "alone": False, "ranks": RankSettings()}
+    lonely = assemble(config.model_copy(update=changes), [data], progress)
+    watch("started", {"rounds": config.rounds, "after": 0})
+    run_rounds(lonely.plan, lonely.state, lonely.engine, watch, lambda state: True)
+    if not lonely.state.examples:
+        reasons = sorted({str(entry["reason"]) for entry in lonely.state.failures})
+        raise RuntimeError(f"training alone failed (--no-solo skips it): {'; '.join(reasons)}")
+    return score_one(lonely)
+
+
+def score_one(federation: Federation) -> Scores:
+    """Test scores of a federation's only client."""
+    (reply,) = ask_all(federation, "evaluate", {"split": "test", "arm": "final"}).values()
+    (scores,) = decode(reply).facts["members"].values()
+    found: Scores = scores
+    return found
 
 
 @dataclass(frozen=True)

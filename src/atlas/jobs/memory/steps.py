@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from atlas.backbones.omega.saving import save_model
+from atlas.backbones.memory_lm.sizes import save_model
 from atlas.build.memory import MemoryRun, build_memory
 from atlas.config.memory import MemoryConfig
 from atlas.engines.local.engine import Progress
@@ -30,9 +30,8 @@ from atlas.jobs.runner import (
 from atlas.memory.training.loop import Score
 from atlas.runs.checkpoint import Checkpoint, latest_round, save_round
 from atlas.runs.events import EventLog, drop_after_round
-from atlas.runs.folder import RunFolder
-from atlas.runs.interrupt import stop_after_round
-from atlas.runs.summary import write_summary
+from atlas.runs.folder import RunFolder, write_summary
+from atlas.runs.process import stop_after_round
 
 
 @dataclass

@@ -8,7 +8,7 @@ from typing import Any
 
 from atlas.build.memory import MemoryRun
 from atlas.memory.training.loop import Score
-from atlas.runs.hashes import tensors_sha256
+from atlas.runs.checkpoint import tensors_sha256
 
 NORMS = {"M": "M_norm", "S": "S_norm"}
 

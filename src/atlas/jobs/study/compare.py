@@ -12,15 +12,13 @@ from typing import Any
 
 from atlas.config.federation import FederationConfig
 from atlas.config.grid import ARM, Combination
-from atlas.config.overrides import parse_override
+from atlas.config.reading import parse_override
 from atlas.engines.local.engine import Progress
-from atlas.jobs.alone import tell_alone
-from atlas.jobs.by_task import compare_tasks
 from atlas.jobs.federation.run import resume_run, start_run
 from atlas.jobs.runner import Finished, Watch
-from atlas.jobs.study.cases import Study, folder_name
-from atlas.jobs.study.outcomes import Outcome, mean_by_key, read_outcome
-from atlas.ops.statistics import paired_comparison
+from atlas.jobs.study.cases import Study, folder_name, tell_alone
+from atlas.jobs.study.outcomes import Outcome, compare_tasks, mean_by_key, read_outcome
+from atlas.ops.metrics import paired_comparison
 from atlas.report.figures.study import plot_study
 from atlas.runs.folder import write_text_atomic
 

@@ -3,6 +3,11 @@
 Cores share the training of a run, but plans, mixtures and the ends of rounds keep one of them busy;
 runs side by side leave none idle. A worker takes whole seeds, since runs of one seed read the same
 texts and share what the frozen blocks make of them.
+
+A worker is this module run as a program: it finishes the runs it reads from standard input, one
+after another, and says on standard output, a JSON object a line, which run it begins, ends or was
+stopped in, and each round. A parent that is gone breaks that pipe, and so ends the worker at its
+next round.
 """
 
 from __future__ import annotations
@@ -12,7 +17,7 @@ import queue
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -20,8 +25,10 @@ from typing import IO, Any
 
 from atlas.config.federation import FederationConfig
 from atlas.config.grid import Case
+from atlas.errors import InputError
 from atlas.jobs.study.cases import Study, folder_name
-from atlas.runs.interrupt import stop_after_round
+from atlas.jobs.study.compare import finish_run
+from atlas.runs.process import stop_after_round
 
 Job = tuple[int, Case, FederationConfig]
 Say = Callable[[int, str], None]
@@ -91,7 +98,7 @@ def _start(
     share: Sequence[Job], folder: Path, said: queue.Queue[dict[str, Any] | None]
 ) -> subprocess.Popen[str]:
     process = subprocess.Popen(  # noqa: S603 - this very interpreter
-        [sys.executable, "-m", "atlas.jobs.worker"],
+        [sys.executable, "-m", "atlas.jobs.study.workers"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
@@ -115,3 +122,34 @@ def _listen(lines: IO[str], said: queue.Queue[dict[str, Any] | None]) -> None:
     for line in lines:
         said.put(json.loads(line))
     said.put(None)
+
+
+def main() -> None:
+    """Do what standard input says; the exit code is 2 where a run cannot be done."""
+    for job in json.loads(sys.stdin.read()):
+        say = partial(_say, job["number"])
+        say("began")
+        config = FederationConfig.model_validate_json(json.dumps(job["config"]))
+        try:
+            finished = finish_run(config, Path(job["place"]), partial(_watch, say), None)
+        except InputError as error:
+            say(f"failed: {error}")
+            sys.exit(2)
+        if finished.summary is None:
+            say("stopped")
+            return
+        say("ended")
+
+
+def _watch(say: partial[None], event: str, fields: Mapping[str, object]) -> None:
+    if event == "round_finished":
+        say(f"round {fields['round']}")
+
+
+def _say(number: int, what: str) -> None:
+    sys.stdout.write(json.dumps({"number": number, "said": what}) + "\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()

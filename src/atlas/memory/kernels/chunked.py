@@ -1,14 +1,17 @@
-"""The rule in chunks: the same outputs, states and gradients as `naive`, many times as fast."""
+"""The rule in chunks: the same outputs, states and gradients as `naive`, many times as fast.
+
+A sequence is cut into runs of equal blocks; a few tokens alone go through the loop instead.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from atlas.memory.kernels.chunk_start import Shape, start_scan
+from atlas.memory.kernels.chunk_start import Shape, muon_scan, start_scan
 from atlas.memory.kernels.exact import exact_scan
 from atlas.memory.kernels.gate_products import Table, make_table
 from atlas.memory.kernels.omega_window import (
@@ -18,11 +21,56 @@ from atlas.memory.kernels.omega_window import (
     per_window_entry,
 )
 from atlas.memory.kernels.query_projection import project
-from atlas.memory.muon import muon_scan
+from atlas.memory.rules.naive import run_naive
 from atlas.memory.rules.precision import in_full_precision
 from atlas.memory.rules.rule import Rule, Steps, Tokens, settle
 from atlas.memory.rules.state import MemoryState
-from atlas.memory.stretches import Stretch, chunk_stretches, within_one_chunk
+
+
+class Stretch(NamedTuple):
+    """Tokens begin to end - 1 in blocks of equal size.
+
+    A new chunk starts every `period` blocks, and after the last block if `closes`.
+    """
+
+    begin: int
+    end: int
+    block: int
+    period: int
+    closes: bool
+
+
+def within_one_chunk(begin: int, end: int, block: int, closes: bool) -> Iterator[Stretch]:
+    """Whole blocks, then the rest; no new chunk starts between them."""
+    rest = (end - begin) % block
+    whole = end - rest
+    if begin < whole:
+        yield Stretch(begin, whole, block, whole - begin, closes and not rest)
+    if rest:
+        yield Stretch(whole, end, rest, 1, closes)
+
+
+def chunk_stretches(length: int, offset: int, chunk: int, block: int) -> Iterator[Stretch]:
+    """Cut T tokens so that chunks keep their places.
+
+    Args:
+        length: T, at least one.
+        offset: Tokens that the open chunk already has.
+        chunk: Tokens per chunk.
+        block: Most tokens per block.
+    """
+    at = min(length, chunk - offset) if offset else 0
+    if at:
+        yield from within_one_chunk(0, at, block, closes=offset + at == chunk)
+    block = min(block, chunk)
+    whole = length - (length - at) % chunk
+    if chunk % block == 0 and at < whole:
+        yield Stretch(at, whole, block, chunk // block, True)
+        at = whole
+    for begin in range(at, length, chunk):
+        end = min(begin + chunk, length)
+        yield from within_one_chunk(begin, end, block, closes=end - begin == chunk)
+
 
 BLOCK = 64
 """Most tokens that are worked on together; for an exact window, most writes."""
@@ -135,3 +183,18 @@ def _table(steps: Steps, over_window: Callable[[Table, Tensor], Table]) -> Table
 def _blocks(part: Tensor, size: int) -> Tensor:
     """[B, H, n * size, ...] -> [n, b, size, ...]."""
     return torch.unflatten(part.flatten(0, 1), 1, (-1, size)).transpose(0, 1)
+
+
+def run_rule(tokens: Tokens, state: MemoryState, rule: Rule) -> tuple[Tensor, MemoryState]:
+    """Follow `rule` over T tokens: in chunks, or directly if there is but one token.
+
+    Args:
+        tokens: T of them, at least one.
+        state: Before the first.
+        rule: The same that made the state.
+
+    Returns:
+        Outputs [B, H, T, d_v] in the dtype of the values, and the state after the last token.
+    """
+    run = run_naive if tokens.length == 1 else run_chunked
+    return run(tokens, state, rule)

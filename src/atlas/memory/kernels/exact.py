@@ -23,7 +23,6 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
-from atlas.memory.factors import Found, Plan, plans, stack_chunks
 from atlas.memory.kernels.block import (
     Rows,
     combine,
@@ -33,7 +32,7 @@ from atlas.memory.kernels.block import (
     row_dots,
     side_by_side,
 )
-from atlas.memory.kernels.gate_products import Table
+from atlas.memory.kernels.gate_products import Found, Plan, Table, plans, stack_chunks
 
 
 class _Chunk(NamedTuple):

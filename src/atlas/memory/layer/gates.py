@@ -1,14 +1,19 @@
-"""The gates of a memory: per token and head, each with a floor that is given, not learned."""
+"""The gates of a memory: per token and head, each with a floor that is given, not learned.
+
+Floors and who watches are how a layer reads, as against what it reads: nothing of it is learned or
+carried on.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
-from atlas.memory.layer.observe import floored_gate
+from atlas.memory.layer.observe import LayerView, floored_gate
 
 BIASES = {"alpha": -4.0, "eta": 0.0, "theta": 1.0, "gamma": 1.0}
 """Where gates start, before the sigmoid: a memory that forgets little and writes much."""
@@ -106,3 +111,21 @@ class MemoryGates(nn.Module):
             theta=self.theta(x, floors.theta).transpose(1, 2),
             gamma=gamma,
         )
+
+
+Watch = Callable[[LayerView], None]
+
+
+class Manner(NamedTuple):
+    """How to read.
+
+    Attributes:
+        floors: How far gates may close.
+        watch: Is given what the memory did.
+    """
+
+    floors: Floors = NO_FLOORS
+    watch: Watch | None = None
+
+
+PLAIN = Manner()

@@ -17,15 +17,13 @@ import torch
 from torch import Tensor, nn
 
 from atlas.errors import InputError
-from atlas.memory.heads import Heads
 from atlas.memory.layer.attention import WindowAttention
 from atlas.memory.layer.branch import MemoryBranch
+from atlas.memory.layer.gates import PLAIN, Manner
 from atlas.memory.layer.observe import LayerView
 from atlas.memory.layer.placement import PLACEMENTS, Mixed, Parts, Reading
-from atlas.memory.layer.settings import MemorySettings
+from atlas.memory.layer.settings import Heads, MemorySettings, Stage
 from atlas.memory.layer.state import LayerState
-from atlas.memory.manner import PLAIN, Manner
-from atlas.memory.schedule import Stage
 
 PlacementName = Literal["gate", "context", "layer", "none"]
 PERSISTENT_SPREAD = 0.02

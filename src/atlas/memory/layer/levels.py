@@ -16,10 +16,10 @@ import torch
 from torch import Tensor
 
 from atlas.errors import InputError
+from atlas.memory.kernels.chunked import run_rule
 from atlas.memory.rules.naive import run_naive
 from atlas.memory.rules.rule import Rule, Tokens
 from atlas.memory.rules.state import MemoryState, detach, from_tensors, initial_state, to_tensors
-from atlas.memory.run import run_rule
 
 
 @dataclass(frozen=True)

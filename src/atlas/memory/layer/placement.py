@@ -26,10 +26,9 @@ from torch.nn.functional import rms_norm
 
 from atlas.memory.layer.attention import WindowAttention
 from atlas.memory.layer.branch import MemoryBranch
-from atlas.memory.layer.gates import Gates
+from atlas.memory.layer.gates import Gates, Manner
 from atlas.memory.layer.observe import floored_gate
 from atlas.memory.layer.state import BranchState, LayerState
-from atlas.memory.manner import Manner
 
 
 class Parts(NamedTuple):

@@ -4,12 +4,14 @@ Labels are numbered in order of first appearance, and k-means sees the rows sort
 partition depends on who the clients are and not on the order in which they are listed.
 
 scikit-learn is imported where it is called: it takes 50 MB, and most runs never group anybody.
+
+Of very many clients a sample is grouped, and `extend_labels` places all others.
 """
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import numpy as np
@@ -178,3 +180,62 @@ def adjusted_rand(labels: Sequence[int], groups: Sequence[Hashable]) -> float:
     from sklearn.metrics import adjusted_rand_score
 
     return float(adjusted_rand_score(canonical(groups), canonical(labels)))
+
+
+MINIBATCH = 1024
+PASSES = 20
+"""Most times that mini-batches go through all clients."""
+
+JUDGED = 2000
+"""Most clients by whom a partition is scored: a silhouette compares all pairs."""
+
+
+def extend_labels(
+    features: Floats | Tensor, sample: Sequence[int], labels: Sequence[int], seed: int
+) -> Labels:
+    """Group everybody by k-means in mini-batches that begins at the groups of a sample.
+
+    A group of one in the sample says nothing of others and is left out, unless all are.
+
+    Args:
+        features: Of all clients [n, d].
+        sample: Positions of the clients that have been grouped.
+        labels: Their groups.
+        seed: Of the mini-batches.
+
+    Returns:
+        A group for each client [n].
+    """
+    points, found = as_points(features), np.asarray(labels)
+    names, counts = np.unique(found, return_counts=True)
+    usable = names[counts > 1] if (counts > 1).any() else names
+    if len(usable) == 1:
+        return (0,) * len(points)
+    rows = points[np.asarray(sample)]
+    centres = np.stack([rows[found == name].mean(0) for name in usable])
+    # Sorted by value, so that mini-batches do not depend on the order clients are listed in.
+    order = np.lexsort(points.T[::-1])
+    from sklearn.cluster import MiniBatchKMeans  # as in `clusters`
+
+    model = MiniBatchKMeans(
+        len(centres),
+        init=centres,
+        n_init=1,
+        batch_size=MINIBATCH,
+        max_iter=PASSES,
+        reassignment_ratio=0.0,
+        random_state=seed % 2**32,
+    )
+    placed = np.empty(len(points), dtype=np.int64)
+    placed[order] = model.fit_predict(points[order])
+    return canonical(placed.tolist())
+
+
+def score_sampled(features: Floats | Tensor, labels: Labels, seed: int) -> KMetrics:
+    """`score_partition` by at most `JUDGED` clients, drawn by chance; labels are those of all."""
+    points = as_points(features)
+    if len(points) <= JUDGED:
+        return score_partition(points, labels)
+    drawn = np.sort(np.random.default_rng(seed).choice(len(points), JUDGED, replace=False))
+    judged = score_partition(points[drawn], [labels[i] for i in drawn])
+    return replace(judged, k=len(set(labels)), labels=labels)

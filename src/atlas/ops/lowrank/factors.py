@@ -3,11 +3,21 @@
 B and A are defined only up to an invertible gauge G: (B G^-1)(G A) is the same function. An SVD
 picks one gauge out of many, and training continues differently from each. `nearest_gauge`
 therefore brings a product back into the factors a client already holds.
+
+All mixtures of a cohort lie in a small space (`Span`): whatever the weights, a mixture of
+scale_l * B_l @ A_l has its columns among all the B columns and its rows among all the A rows.
+Orthonormal bases of both, found once, turn every mixture into a small core between them; norms,
+differences and singular values are those of the core.
+
+How far adapters are from an anchor (`pull`) is told by their products, as the distance between
+factors says nothing, and by the numbers of their heads.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -116,3 +126,121 @@ def turned_into(basis: Tensor, a: Tensor, strongest: Tensor) -> tuple[Tensor, Te
     size = torch.maximum(size, WORST_CONDITION * size[..., :1])
     size = torch.where(size > 0, size, strongest.sqrt()[..., None])
     return (left * size[..., None, :]) @ turn, (left / size[..., None, :] @ turn).mT
+
+
+class Layer(NamedTuple):
+    """One adapted module of a cohort of n clients, R the largest rank.
+
+    Attributes:
+        a: [n, R, d_in], zero beyond each client's rank.
+        b: [n, d_out, R], likewise.
+        ranks: Integer [n].
+        scales: What turns B @ A into the module's change, [n].
+    """
+
+    a: Tensor
+    b: Tensor
+    ranks: Tensor
+    scales: Tensor
+
+
+class Slots(NamedTuple):
+    """The rank slots in use, one after another, m in all; float64.
+
+    Attributes:
+        rows: Rows of all A [m, d_in].
+        columns: Columns of all B [m, d_out].
+        owner: Whose each slot is [m].
+    """
+
+    rows: Tensor
+    columns: Tensor
+    owner: Tensor
+
+
+def used_slots(a: Tensor, b: Tensor, ranks: Tensor) -> Slots:
+    """The slots of all clients without the padding, clients in order."""
+    used = rank_mask(ranks, a.shape[1]).reshape(-1)
+    owner = torch.arange(a.shape[0], device=a.device).repeat_interleave(a.shape[1])[used]
+    rows = a.to(torch.float64).reshape(-1, a.shape[2])[used]
+    columns = b.to(torch.float64).transpose(1, 2).reshape(-1, b.shape[1])[used]
+    return Slots(rows, columns, owner)
+
+
+@dataclass(frozen=True)
+class Span:
+    """Orthonormal bases of all B columns and all A rows, and where each slot lies in them.
+
+    Attributes:
+        left: [d_out, p].
+        right: [d_in, q].
+        left_core: Columns of all B in the left basis [p, m].
+        right_core: Rows of all A in the right basis [q, m].
+        owner: Whose each slot is [m].
+        scales: Of every client [n], float64.
+    """
+
+    left: Tensor
+    right: Tensor
+    left_core: Tensor
+    right_core: Tensor
+    owner: Tensor
+    scales: Tensor
+
+    def core(self, row: Tensor) -> Tensor:
+        """The mixture with the weights `row` [n], as a matrix [p, q] between the bases."""
+        strength = row.to(torch.float64) * self.scales
+        return (self.left_core * strength[self.owner]) @ self.right_core.T
+
+
+def span_of(a: Tensor, b: Tensor, ranks: Tensor, scales: Tensor) -> Span:
+    """The span of a layer; arguments as in `Layer`."""
+    slots = used_slots(a, b, ranks)
+    left, left_core = torch.linalg.qr(slots.columns.T)
+    right, right_core = torch.linalg.qr(slots.rows.T)
+    return Span(left, right, left_core, right_core, slots.owner, scales.to(torch.float64))
+
+
+def row_key(row: Tensor) -> bytes:
+    """Equal for rows of W with equal bits, so that what follows from a row is computed once."""
+    return row.cpu().numpy().tobytes()
+
+
+def pull(
+    tensors: Mapping[str, Tensor],
+    anchor: Mapping[str, Tensor],
+    scales: Sequence[Tensor],
+    modules: Sequence[str],
+) -> Tensor:
+    """Half the squared distance of every row of a stack to its anchor [n]; differentiable.
+
+    Args:
+        tensors: `lora_a/<module>` [n, R, d_in], `lora_b/<module>` [n, d_out, R] and `head/...`
+            [n, ...]; padded slots are zero and their gradients too.
+        anchor: Tensors of the same names and shapes.
+        scales: What turns B @ A into a layer's change, one vector [n] per module.
+        modules: Names of the adapted modules, in the order of `scales`.
+    """
+    squares = [
+        (tensors[name] - anchor[name]).square().flatten(1).sum(1)
+        for name in tensors
+        if name.startswith("head/")
+    ]
+    for module, scale in zip(modules, scales, strict=True):
+        a, b = f"lora_a/{module}", f"lora_b/{module}"
+        gap = product_gap((tensors[a], tensors[b]), (anchor[a], anchor[b]))
+        squares.append(scale.to(gap.dtype).square() * gap)
+    return 0.5 * torch.stack(squares).sum(0)
+
+
+def product_gap(here: tuple[Tensor, Tensor], there: tuple[Tensor, Tensor]) -> Tensor:
+    """The squared norm of B A - B0 A0 for pairs (A, B) and (A0, B0) [n]; nothing dense is formed.
+
+    The difference is written as (B - B0) A + B0 (A - A0), one low-rank product. At the anchor its
+    squared norm and the gradient are exactly zero, and near it nothing large cancels; with the
+    square of B A - B0 A0 multiplied out, neither would hold.
+    """
+    (a, b), (a0, b0) = here, there
+    left = torch.cat([b - b0, b0], dim=2)
+    right = torch.cat([a, a - a0], dim=1)
+    return squared_norms(right, left)

@@ -14,10 +14,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from atlas.ops.gauges import receive
 from atlas.ops.graph.sparse_rows import Edges, Places, SharedRows, keeps_own_row
-from atlas.ops.lowrank.leading import Leading, leading_of_slots
-from atlas.ops.span import Layer
+from atlas.ops.lowrank.factors import Layer
+from atlas.ops.lowrank.leading import Leading, leading_of_slots, receive
 
 BATCH = 1 << 21
 """Numbers gathered at a time, of each factor."""

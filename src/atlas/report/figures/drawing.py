@@ -1,9 +1,14 @@
-"""What the pictures share: colours, figures without pyplot, quiet axes, scores over rounds."""
+"""What the pictures share: colours, figures without pyplot, quiet axes, and where files go.
+
+Each picture is one file, named after its cohort where there are several.
+"""
 
 from __future__ import annotations
 
+import re
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, TypeVar
 
 from matplotlib.axes import Axes
@@ -11,6 +16,8 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.ticker import MaxNLocator
+
+from atlas.runs.folder import RunFolder
 
 Line = TypeVar("Line", str, int)
 Events = Sequence[Mapping[str, Any]]
@@ -68,3 +75,43 @@ def quiet(axes: Axes) -> None:
     """No box, faint lines to read heights by."""
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(axis="y", alpha=0.25)
+
+
+def save_figures(
+    folder: RunFolder, figures: Mapping[str, Iterable[tuple[str, Figure]]]
+) -> list[Path]:
+    """Write pictures into a run's folder.
+
+    Args:
+        folder: The run.
+        figures: By cohort, each with its name; drawn one at a time.
+
+    Returns:
+        The files.
+    """
+    suffixes = file_suffixes(list(figures))
+    written = []
+    for cohort, pictures in figures.items():
+        for name, figure in pictures:
+            if len(figures) > 1:
+                figure.suptitle(cohort)
+            folder.plots.mkdir(exist_ok=True)
+            written.append(folder.plots / f"{name}{suffixes[cohort]}.png")
+            figure.savefig(written[-1], dpi=DPI)
+    return written
+
+
+def file_suffixes(cohorts: list[str]) -> dict[str, str]:
+    """What to add to file names: nothing for one cohort; no two are alike.
+
+    A backbone can be named by a path, so only plain characters are kept.
+    """
+    if len(cohorts) == 1:
+        return {cohorts[0]: ""}
+    suffixes: dict[str, str] = {}
+    for cohort in cohorts:
+        plain = "-" + re.sub(r"[^A-Za-z0-9_.-]+", "-", cohort)[-48:].strip("-.")
+        while plain in suffixes.values():
+            plain += "-other"
+        suffixes[cohort] = plain
+    return suffixes

@@ -9,8 +9,7 @@ from matplotlib.axes import Axes
 
 from atlas.report.figures.drawing import DPI, PALETTE, Events, new_figure, quiet
 from atlas.runs.events import read_events
-from atlas.runs.folder import RunFolder
-from atlas.runs.summary import read_summary
+from atlas.runs.folder import RunFolder, read_summary
 
 Points = dict[int, float]
 

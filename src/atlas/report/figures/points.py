@@ -1,14 +1,19 @@
-"""Names beside points that keep out of each other's way."""
+"""Clients as points in the plane: names that keep out of each other's way, legends beside them."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from numpy.typing import NDArray
+
+from atlas.report.figures.drawing import new_figure, quiet
+from atlas.report.read.cohorts import MOST_LISTED, Planned, colour
 
 Floats = NDArray[np.float64]
 
@@ -117,3 +122,88 @@ def _overlap(boxes: Sequence[Floats], taken: Sequence[Floats]) -> float:
     new, old = np.array(boxes)[:, None], np.array(taken)[None]
     sides = np.minimum(new[..., 2:], old[..., 2:]) - np.maximum(new[..., :2], old[..., :2])
     return float(sides.clip(min=0).prod(-1).sum())
+
+
+GREY = "#475569"
+Row = tuple[str, str, str]
+"""Words, marker and its colour."""
+
+
+def cluster_rows(names: Mapping[int, str]) -> list[Row]:
+    """Clusters by colour; of many the first, and how many more there are."""
+    rows = [(names[label], "o", colour(label)) for label in list(names)[:MOST_LISTED]]
+    more = len(names) - MOST_LISTED
+    return [*rows, (f"{more} more", "", "none")] if more > 0 else rows
+
+
+def marker_rows(markers: Mapping[str, str]) -> list[Row]:
+    """What each marker stands for."""
+    return [(name, shape, GREY) for name, shape in markers.items()]
+
+
+def write_legend(figure: Figure, sections: Mapping[str, Sequence[Row]]) -> None:
+    """Sections with rows, each under its name; nothing if there are none."""
+    rows: list[Row] = []
+    heads = []
+    for head, own in sections.items():
+        if own:
+            heads.append(len(rows))
+            rows += [(head, "", "none"), *own]
+    if not rows:
+        return
+    keys = [
+        Line2D([], [], linestyle="none", marker=marker, color=fill, markersize=7)
+        for _, marker, fill in rows
+    ]
+    legend = figure.legend(
+        keys,
+        [words for words, _, _ in rows],
+        loc="outside right upper",
+        frameon=False,
+        fontsize=8.5,
+        handletextpad=0.2,
+    )
+    for place in heads:
+        legend.get_texts()[place].set_fontweight("bold")
+
+
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*", "<", ">")
+MOST_IDS = 30
+
+
+def fingerprint_figure(planned: Planned) -> Figure:
+    """Colour by cluster, marker by task, ids where they fit."""
+    figure = new_figure(8.2, 5.6)
+    axes = figure.subplots()
+    points, tasks = planned.points, sorted(set(planned.tasks))
+    marker = {task: MARKERS[i % len(MARKERS)] for i, task in enumerate(tasks)}
+    size = 55 if len(points) <= MOST_IDS else 32
+    for (x, y), task, label in zip(points, planned.tasks, planned.labels, strict=True):
+        ink = colour(label)
+        axes.scatter(x, y, size, ink, marker=marker[task], alpha=0.85, linewidths=0)
+    axes.set(xlabel="first component", ylabel="second component")
+    axes.set_title(scatter_title(planned.event), fontsize=10.5)
+    # Distances are what counts here, so both axes have one scale.
+    axes.set_aspect("equal", adjustable="datalim")
+    axes.margins(0.18)
+    quiet(axes)
+    axes.grid(axis="x", alpha=0.25)
+    clusters = {} if planned.clusters is None else planned.names()
+    write_legend(figure, {"cluster": cluster_rows(clusters), "task": marker_rows(marker)})
+    if len(points) <= MOST_IDS:
+        inks = [colour(label) for label in planned.labels]
+        place_names(figure, axes, points, planned.clients, inks)
+    return figure
+
+
+def scatter_title(event: Mapping[str, Any]) -> str:
+    """What the fingerprints keep, and how far each part can be relied on."""
+    lines = ["Fingerprints"]
+    if event.get("explained") is not None:
+        lines[0] += f", {100 * event['explained']:.0f} % of the variance kept"
+    parts = [
+        f"{name} {facts['reliability']:.2f}"
+        for name, facts in (event.get("parts") or {}).items()
+        if facts.get("reliability") is not None
+    ]
+    return "\n".join([*lines, "reliability: " + ", ".join(parts)] if parts else lines)

@@ -1,18 +1,147 @@
-"""Pictures of a run, drawn from its folder alone."""
+"""Pictures of a federation: its scores, and who learned from whom; drawn from its folder alone."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import MaxNLocator
 
-from atlas.report.figures.drawing import DPI, Events, mean_scores, new_figure, quiet, score_axes
+from atlas.report.figures.drawing import (
+    DPI,
+    PALETTE,
+    Events,
+    mean_scores,
+    new_figure,
+    quiet,
+    save_figures,
+    score_axes,
+)
+from atlas.report.figures.heatmaps import affinity_figure, mixing_figure
+from atlas.report.figures.points import fingerprint_figure
 from atlas.report.figures.ranks import plot_ranks
-from atlas.report.relations import plot_relations
+from atlas.report.read.cohorts import MOST_LISTED, Planned, colour, read_planned
 from atlas.runs.events import read_events
-from atlas.runs.folder import RunFolder
-from atlas.runs.summary import read_summary
+from atlas.runs.folder import RunFolder, read_summary
+
+TRIED, CHOSEN, NEEDED = PALETTE[0], PALETTE[1], PALETTE[7]
+
+PANELS = {
+    "silhouette": "Silhouette, higher is better",
+    "davies_bouldin": "Davies-Bouldin, lower is better",
+    "calinski_harabasz": "Calinski-Harabasz, higher is better",
+    "score": "Weighted score, higher is better",
+    "stability": "Stability, higher is better",
+    "share": "Reproduced share, to be above needed",
+}
+
+
+def plot_relations(folder: RunFolder) -> list[Path]:
+    """Draw what each cohort planned and how it mixed; nothing for a run without a plan.
+
+    Args:
+        folder: The run.
+
+    Returns:
+        The pictures written, named after their cohort where there are several.
+    """
+    events = read_events(folder.events)
+    plans = read_planned(events)
+    figures = {planned.cohort: relation_figures(planned, events) for planned in plans}
+    return save_figures(folder, figures)
+
+
+def relation_figures(planned: Planned, events: Events) -> Iterator[tuple[str, Figure]]:
+    """Names and figures of one cohort, one at a time; those without data are left out."""
+    affinity = affinity_figure(planned)
+    if affinity is not None:
+        yield "affinity", affinity
+    yield "fingerprints", fingerprint_figure(planned)
+    if planned.clusters is not None:
+        if planned.clusters.get("tried"):
+            yield "clusters", tried_figure(planned.clusters)
+        accuracy = accuracy_figure(planned, events)
+        if accuracy is not None:
+            yield "cluster-accuracy", accuracy
+    mixed = last_mixture(planned.cohort, events)
+    if mixed is not None:
+        yield "mixing", mixing_figure(planned, mixed)
+
+
+def last_mixture(cohort: str, events: Events) -> Mapping[str, Any] | None:
+    """The last `mixed` event of a cohort that holds its W."""
+    for event in reversed(events):
+        if event["event"] == "mixed" and event["cohort"] == cohort and "weights" in event:
+            return event
+    return None
+
+
+def tried_figure(clusters: Mapping[str, Any]) -> Figure:
+    """Every measure of every k that was tried, with the chosen k marked."""
+    figure = new_figure(10, 5.6)
+    panels = figure.subplots(2, 3, sharex=True)
+    for axes, (key, title) in zip(panels.flat, PANELS.items(), strict=True):
+        draw_tried(axes, clusters, key)
+        axes.set_title(title, fontsize=10)
+    for axes in panels[1]:
+        axes.set_xlabel("k")
+    keys = [
+        _dot("more than chance", TRIED),
+        _dot("not a real split", "white"),
+        Line2D([], [], label="share needed", color=NEEDED, linestyle=":"),
+        Line2D([], [], label=f"chosen, k = {clusters['k']}", color=CHOSEN, linestyle="--"),
+    ]
+    figure.legend(handles=keys, loc="outside lower center", ncols=len(keys), frameon=False)
+    return figure
+
+
+def _dot(label: str, fill: str) -> Line2D:
+    return Line2D(
+        [], [], label=label, linestyle="none", marker="o", color=TRIED, markerfacecolor=fill
+    )
+
+
+def draw_tried(axes: Axes, clusters: Mapping[str, Any], key: str) -> None:
+    """One measure over k; splits that chance alone could have made are hollow."""
+    tried = sorted(clusters["tried"], key=lambda row: int(row["k"]))
+    ks = [row["k"] for row in tried]
+    axes.axvline(clusters["k"], color=CHOSEN, linestyle="--", linewidth=1.3)
+    axes.plot(ks, _column(tried, key), color=TRIED, linewidth=1.2)
+    if key == "share":
+        axes.plot(ks, _column(tried, "needed"), color=NEEDED, linestyle=":", linewidth=1.5)
+    fills = ["white" if row.get("real") is False else TRIED for row in tried]
+    axes.scatter(ks, _column(tried, key), c=fills, edgecolors=TRIED, s=38, zorder=3)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.tick_params(labelbottom=True)
+    quiet(axes)
+
+
+def _column(tried: list[Mapping[str, Any]], key: str) -> list[float]:
+    """One number per k, NaN where it is undefined."""
+    return [np.nan if row.get(key) is None else float(row[key]) for row in tried]
+
+
+def accuracy_figure(planned: Planned, events: Events) -> Figure | None:
+    """Validation over rounds, one line per cluster; None for a run that did not validate."""
+    label_of = dict(zip(planned.clients, planned.labels, strict=True))
+    lines = mean_scores(events, label_of.get)
+    if not lines:
+        return None
+    figure = new_figure(7.4, 4.2)
+    axes, names = figure.subplots(), planned.names()
+    listed = list(lines)[:MOST_LISTED]
+    for label, rounds in lines.items():
+        (line,) = axes.plot(list(rounds), list(rounds.values()), color=colour(label))
+        line.set(marker="o", markersize=3, label=names[label] if label in listed else None)
+    score_axes(axes, "Clients of each cluster")
+    figure.legend(loc="outside right upper", frameon=False, title="cluster", fontsize=8.5)
+    return figure
+
 
 ALONE, FEDERATED, MAJORITY = "#9aa5b1", "#2563a8", "#c2410c"
 

@@ -11,7 +11,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from atlas.config.capacity import MB
+from atlas.config.plan import MB
 from atlas.report.tables.runs import percent, ranks_text
 
 MOST_RANKS = 4

@@ -1,1 +1,0 @@
-"""The rest of the memory model."""
