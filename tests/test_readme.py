@@ -56,7 +56,7 @@ def test_every_shipped_config_loads_in_both_sizes(name, size, monkeypatch):
 
 
 def test_the_example_of_own_clients_runs(monkeypatch, tmp_path):
-    from atlas.jobs.federation.run import start_run
+    from atlas.jobs.runner import start_run
 
     monkeypatch.chdir(ROOT)
     config = load_config("examples/clients/clients.yaml", ["backbone.name=tiny", "size=quick"])

@@ -4,7 +4,7 @@ import pytest
 
 from atlas.build.federation import build_federation
 from atlas.data.clients import load_clients
-from atlas.jobs.federation.run import start_run
+from atlas.jobs.runner import start_run
 from tests.helpers import make_config
 
 SMALL = {"source": "files", "train": 24, "validation": 12, "test": 20}

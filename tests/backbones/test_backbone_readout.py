@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from atlas.federation.adapters.lora_hooks import Change, Projected
+from atlas.federation.adapters.lora_hooks import LoraChange, Projected
 from atlas.federation.batching.packing import pack
 
 ENCODERS = ["bert", "bert-bare", "distilbert", "mpnet"]
@@ -33,7 +33,7 @@ def packing_of(mask, rows=2):
 def changes_of(layers, alpha=8.0, rows=2):
     """What adapters add, the same in every row."""
     return {
-        name: Change(a.expand(rows, -1, -1), (b * alpha / len(a)).expand(rows, -1, -1))
+        name: LoraChange(a.expand(rows, -1, -1), (b * alpha / len(a)).expand(rows, -1, -1))
         for name, (a, b) in layers.items()
     }
 

@@ -8,7 +8,7 @@ from atlas.backbones import compiled
 from atlas.backbones.load import load_backbone
 from atlas.build.models import find_model
 from atlas.errors import InputError
-from atlas.jobs.federation.run import start_run
+from atlas.jobs.runner import start_run
 from atlas.runs.events import read_events
 from tests.backbones.test_backbone_readout import packing_of
 from tests.helpers import make_config

@@ -18,7 +18,7 @@ from atlas.bench.federation import (
     middle_rows,
     run,
 )
-from atlas.bench.federation_cases import RULE_NAME, Case, find_cases
+from atlas.bench.federation_cases import RULE_NAME, FederationCase, find_cases
 from atlas.bench.federation_work import WORK, read_work, write_work
 from atlas.bench.peers import atlas_run, peft_loop
 from atlas.bench.peers.rounds import Round, RoundLog, read_rounds
@@ -67,7 +67,7 @@ def make_case(tmp_path, kind, **changes):
         train={"batch": 4, "lr": 0.01, **changes},
         data={"train": 12, "validation": 1, "test": 1, **data},
     )
-    return Case("small", "", config, ("atlas", "peft"))
+    return FederationCase("small", "", config, ("atlas", "peft"))
 
 
 def run_both(case, folder, monkeypatch, rule=atlas_run.RULE):
@@ -110,7 +110,7 @@ def test_the_mean_of_adapters_is_part_of_the_work(tmp_path, monkeypatch):
 
 
 def test_missing_rounds_clients_and_numbers_are_refused(tmp_path):
-    case = Case("small", "", make_config(), ("atlas", "peft"))
+    case = FederationCase("small", "", make_config(), ("atlas", "peft"))
     ours = [Round(1, 1.0, {"a": 0.5, "b": 0.6})]
     assert check_losses(case, {"atlas": ours, "peft": ours}) == 0.0
     with pytest.raises(RuntimeError, match="peft made 0 rounds, atlas 1"):

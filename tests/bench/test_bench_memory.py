@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from atlas.bench import memory
-from atlas.bench.memory_work import CONTENDERS, MemoryLayer, Work, measure
+from atlas.bench.memory_work import CONTENDERS, BenchedLayer, MemoryWork, measure
 
 
 def test_contenders_of_ours_are_one_function():
@@ -14,7 +14,7 @@ def test_contenders_of_ours_are_one_function():
     naive = CONTENDERS["naive"](16)
     naive.load_state_dict(exact.state_dict())
     x = torch.randn(2, 70, 64)
-    assert isinstance(exact, MemoryLayer)
+    assert isinstance(exact, BenchedLayer)
     assert torch.allclose(exact(x), naive(x), atol=1e-5)
     assert not torch.allclose(exact(x), exact(x.flip(1)).flip(1), atol=1e-3), "order must count"
 
@@ -41,13 +41,13 @@ def test_rows_and_ratios_come_from_what_was_measured(monkeypatch, tmp_path):
 
 
 def test_a_pass_is_timed_and_its_memory_told():
-    found = measure(Work("exact", 16, 64, 1))
+    found = measure(MemoryWork("exact", 16, 64, 1))
     assert found["ms"] > 0 and found["peak_mb"] >= 0
 
 
 def test_a_contender_that_fails_is_named():
     with pytest.raises(RuntimeError, match="no-such at head dim 16"):
-        memory._row(Work("no-such", 16, 64, 1))
+        memory._row(MemoryWork("no-such", 16, 64, 1))
 
 
 def test_without_the_peer_its_ratios_are_absent(monkeypatch):

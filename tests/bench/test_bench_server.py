@@ -15,11 +15,11 @@ from atlas.bench.server import (
     run_cases,
     slope,
 )
-from atlas.bench.server_work import Case, make, shelves
+from atlas.bench.server_work import ServerCase, make, states
 from atlas.config.plan import ClusterSettings
 from atlas.errors import InputError
 
-SMALL = [Case(n, 2, 2, 12, 32) for n in (80, 160)]
+SMALL = [ServerCase(n, 2, 2, 12, 32) for n in (80, 160)]
 
 
 @pytest.fixture
@@ -56,9 +56,9 @@ def test_a_run_has_rows_ratios_notes_and_a_plot(quick, tmp_path):
 
 
 def test_planted_groups_are_there_and_so_is_each_clients_own(tmp_path):
-    case = Case(60, 2, 2, 12, 32)
+    case = ServerCase(60, 2, 2, 12, 32)
     make(case, tmp_path)
-    adapters, sketches = (shelf.latest() for shelf in shelves(tmp_path))
+    adapters, sketches = (shelf.latest() for shelf in states(tmp_path))
     tasks = torch.from_numpy(case.tasks())
     same = (tasks[:, None] == tasks) & ~torch.eye(60, dtype=torch.bool)
     for held, name in ((sketches, "text"), (adapters, "lora_b/module-01")):
@@ -98,7 +98,7 @@ def test_exponents_are_those_of_the_last_decade():
 
 def test_a_million_cost_what_the_last_cost_each():
     rows = [row_of(10_000, 80.0, 280.0, 1.25) | {"ms_per_client": 36.0}]
-    words = on_paper(rows, Case(10_000, 16, 8, 384, 1024), 2_000.0)
+    words = on_paper(rows, ServerCase(10_000, 16, 8, 384, 1024), 2_000.0)
     assert "36.0 ms each take 10.0 hours" in words
     assert "3.2 GB of memory and 0.86 TB of disk" in words
-    assert "1.2 GB of memory" in on_paper(rows, Case(10_000, 16, 8, 384, 1024), -5.0)
+    assert "1.2 GB of memory" in on_paper(rows, ServerCase(10_000, 16, 8, 384, 1024), -5.0)

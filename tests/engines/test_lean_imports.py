@@ -11,7 +11,7 @@ TRAINED = """
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from atlas.config.load import load_config
-from atlas.jobs.federation.run import start_run
+from atlas.jobs.runner import start_run
 
 class Enough(Exception):
     pass

@@ -17,7 +17,7 @@ from atlas.federation.mixing.deliver import (
     pack_mixtures,
     unpack_mixtures,
 )
-from atlas.federation.server import Desk, ServerState
+from atlas.federation.server import Server, ServerState
 from atlas.federation.strategies.base import Strategy, identity
 
 LAYOUT = Layout("law", ("m0",), ((5, 4),), (HeadLayer("classifier", 5, 0, True, "identity"),), 16.0)
@@ -64,9 +64,9 @@ class Clients:
 def send(clients, mixed, weights, asked=NAMES, refused=(), rule=PLAIN):
     events = []
     state = ServerState({"law": mixed[0]})
-    desk = Desk(state, clients, lambda event, fields: events.append((event, fields)), round=3)
-    desk.refused |= set(refused)
-    return deliver(desk, mixed, weights, set(asked), rule), state, events
+    server = Server(state, clients, lambda event, fields: events.append((event, fields)), round=3)
+    server.refused |= set(refused)
+    return deliver(server, mixed, weights, set(asked), rule), state, events
 
 
 def equal(one, two):

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from atlas.backbones.load import load_backbone
-from atlas.engines.local.groups import Group
+from atlas.engines.local.groups import ClientGroup
 from atlas.federation.batching import store
 from atlas.federation.batching.forward import adapters_active, stack_cohorts
 from atlas.federation.exchange.message import encode
@@ -34,7 +34,7 @@ def shared(monkeypatch):
     return found
 
 
-def make_group(name="tiny", **train) -> tuple[Group, object]:
+def make_group(name="tiny", **train) -> tuple[ClientGroup, object]:
     config = settings(backbone={"name": name, "dtype": "float64"}, train=train)
     clients = [make_client(f"c{i}", train=6 + 3 * i, seed=i) for i in range(5)]
     return assemble(config, clients).engine.groups[0], config.train

@@ -8,10 +8,10 @@ from atlas.config.plan import MB, PROFILES, RankSettings
 from atlas.engines.local import engine as local
 from atlas.errors import InputError
 from atlas.federation.capacity.cost import importance_of, loss_norms
-from atlas.federation.capacity.grant import Texts, grant
+from atlas.federation.capacity.grant import LargestBatch, grant
 from atlas.federation.prepare import make_plan
-from atlas.federation.server import ignore
-from atlas.jobs.federation.run import resume_run, start_run
+from atlas.jobs.runner import resume_run, start_run
+from atlas.runs.events import ignore
 from tests.helpers import make_client, make_config, make_task, stop_after
 
 ALL = ["query", "key", "value", "output", "up", "down"]
@@ -47,7 +47,7 @@ def planned(people=None, **changes):
 
 def test_four_devices_give_four_plans_within_their_budgets():
     federation = planned()
-    found = federation.state.allotted
+    found = federation.state.granted
     assert len({tuple(entry["ranks"]) for entry in found.values()}) == 4
     sums = [sum(found[f"task0-{i}"]["ranks"]) for i in range(4)]
     assert sums == sorted(sums)
@@ -67,7 +67,7 @@ def site_and_need(**changes):
     federation = planned(**changes)
     client = "task0-0"
     site = federation.plan.sites[client]
-    return client, site, site.need(Texts(80, 20, 0))
+    return client, site, site.need(LargestBatch(80, 20, 0))
 
 
 def test_half_of_what_adapters_may_use_lowers_ranks():
@@ -162,7 +162,7 @@ def test_a_built_in_profile_binds_without_its_ceiling():
         ranks={"devices": ["phone"], "choices": [4, 8, 16, 32, 64], "ceilings": "ignored"},
     )  # fmt: skip
     site = federation.plan.sites["one"]
-    need = site.need(Texts(16 * 64, 64, 0))
+    need = site.need(LargestBatch(16 * 64, 64, 0))
     settings = federation.plan.ranks
     found = grant("one", site, need, settings, [1.0] * len(need.units), 1.0)
     assert found.budget == PROFILES["phone"].memory_mb * MB

@@ -12,7 +12,7 @@ from atlas.federation.fingerprints import clusters_sampled as grouping_large
 from atlas.federation.fingerprints import compare_streamed as prints_large
 from atlas.federation.fingerprints import planned
 from atlas.federation.fingerprints.clusters_sampled import (
-    Crowd,
+    SampledPlan,
     group_many,
     plan_many,
     stack_sketches,
@@ -20,8 +20,8 @@ from atlas.federation.fingerprints.clusters_sampled import (
 from atlas.federation.fingerprints.compare import compare_prints
 from atlas.federation.fingerprints.compare_streamed import compare_many
 from atlas.federation.mixing.apply import mix_cohort
-from atlas.federation.state.disk import Generation, Shelf
-from atlas.federation.state.disk_mixing import mix_shelf, shelve
+from atlas.federation.state.disk import DiskState, Generation
+from atlas.federation.state.disk_mixing import mix_on_disk, store_cohort
 from atlas.ops.clustering.clusters import adjusted_rand
 from atlas.ops.graph.sparse_rows import SharedRows, group_rows, share_rows
 from tests.federation.test_grouping import examine_of, one_cloud
@@ -53,10 +53,10 @@ def both(n=N):
 @pytest.mark.parametrize("weights", [ring(), means(), both()], ids=["rows", "means", "both"])
 @pytest.mark.parametrize(("most", "workers"), [(500, 1), (12, 1), (12, 3)])
 def test_a_shelf_is_mixed_as_a_cohort_is(tmp_path, weights, most, workers):
-    cohort, shelf = make_cohort(N), Shelf(tmp_path)
-    shelve(shelf, cohort)
+    cohort, shelf = make_cohort(N), DiskState(tmp_path)
+    store_cohort(shelf, cohort)
     told = []
-    found = mix_shelf(
+    found = mix_on_disk(
         shelf, weights, workers=workers, most=most, progress=lambda *step: told.append(step)
     )
     wanted = mix_cohort(cohort, weights, space="product", heads="mix")
@@ -73,8 +73,8 @@ def test_a_shelf_is_mixed_as_a_cohort_is(tmp_path, weights, most, workers):
 
 
 def test_no_more_clients_are_read_at_a_time_than_may_be(tmp_path, monkeypatch):
-    cohort, shelf = make_cohort(N), Shelf(tmp_path)
-    shelve(shelf, cohort)
+    cohort, shelf = make_cohort(N), DiskState(tmp_path)
+    store_cohort(shelf, cohort)
     read, sizes = Generation.read, []
 
     def watched(self, name, rows):
@@ -84,14 +84,14 @@ def test_no_more_clients_are_read_at_a_time_than_may_be(tmp_path, monkeypatch):
         return found
 
     monkeypatch.setattr(Generation, "read", watched)
-    mix_shelf(shelf, both(), most=12)
+    mix_on_disk(shelf, both(), most=12)
     assert max(sizes) <= 12
     assert sum(sizes) < 4 * 6 * N, "nobody is read again and again"
 
 
 def test_a_mixture_that_fails_leaves_the_shelf_as_it_was(tmp_path, monkeypatch):
-    cohort, shelf = make_cohort(N), Shelf(tmp_path)
-    shelve(shelf, cohort)
+    cohort, shelf = make_cohort(N), DiskState(tmp_path)
+    store_cohort(shelf, cohort)
     write = Generation.write
 
     def full_disk(self, name, rows, values):
@@ -101,7 +101,7 @@ def test_a_mixture_that_fails_leaves_the_shelf_as_it_was(tmp_path, monkeypatch):
 
     monkeypatch.setattr(Generation, "write", full_disk)
     with pytest.raises(OSError, match="no space"):
-        mix_shelf(shelf, ring(), workers=2, most=12)
+        mix_on_disk(shelf, ring(), workers=2, most=12)
     assert len(list(tmp_path.iterdir())) == 1
     for name, value in cohort.tensors.items():
         assert torch.equal(shelf.latest().read(name, slice(None)), value)
@@ -189,7 +189,7 @@ def test_a_plan_of_many_goes_through_the_sample(small_sample):
     found = planned.plan_cohort(sketches, cohort, tasks, settings, ClusterSettings(k=3), 0)
     assert found.prints.halves == ()
     assert adjusted_rand(found.clusters.labels, list(tasks.values())) == 1.0
-    crowd = Crowd(
+    crowd = SampledPlan(
         list(cohort.clients),
         partial(stack_sketches, list(sketches.values())),
         [2] * N,
@@ -205,9 +205,9 @@ def test_a_shared_row_is_held_once_on_the_way(tmp_path):
     apart = SharedRows(weights.rows[weights.which], np.arange(N))
     found = []
     for number, one in enumerate((weights, apart)):
-        shelf = Shelf(tmp_path / str(number))
-        shelve(shelf, cohort)
-        found.append(mix_shelf(shelf, one, most=30))
+        shelf = DiskState(tmp_path / str(number))
+        store_cohort(shelf, cohort)
+        found.append(mix_on_disk(shelf, one, most=30))
     for name in cohort.tensors:
         one, two = (held.read(name, slice(None)) for held in found)
         assert torch.allclose(one, two, atol=1e-10)

@@ -13,8 +13,8 @@ from atlas.errors import InputError
 from atlas.federation.batching import spill as slabs
 from atlas.federation.batching.backbone import Inputs
 from atlas.federation.batching.forward import run, stack_cohorts
-from atlas.federation.batching.prefix_cache import PrefixCache, Texts, run_prefix
-from atlas.federation.batching.spill import Slabs
+from atlas.federation.batching.prefix_cache import PrefixCache, TokenTexts, run_prefix
+from atlas.federation.batching.spill import SpillingRows
 from tests.helpers import make_config
 
 CPU = torch.device("cpu")
@@ -25,7 +25,7 @@ def make_texts(lengths, seed=0, vocabulary=200):
     lengths = np.array(lengths)
     total = int(lengths.sum())
     ids = draw.integers(1, vocabulary, total)
-    return Texts(ids, np.zeros(total, dtype=np.int64), np.cumsum(lengths) - lengths, lengths)
+    return TokenTexts(ids, np.zeros(total, dtype=np.int64), np.cumsum(lengths) - lengths, lengths)
 
 
 def part(texts, chosen):
@@ -33,7 +33,7 @@ def part(texts, chosen):
     rows = [slice(texts.offsets[i], texts.offsets[i] + texts.lengths[i]) for i in chosen]
     lengths = texts.lengths[chosen]
     ids = np.concatenate([texts.ids[row] for row in rows])
-    return Texts(ids, np.zeros_like(ids), np.cumsum(lengths) - lengths, lengths)
+    return TokenTexts(ids, np.zeros_like(ids), np.cumsum(lengths) - lengths, lengths)
 
 
 def outputs(cache, texts):
@@ -151,7 +151,7 @@ def test_half_refuses_what_it_cannot_hold(monkeypatch):
 @pytest.mark.parametrize("elsewhere", [False, True])
 def test_slabs_give_back_what_was_appended(budget, reserved, dtype, elsewhere):
     rows = torch.arange(300).reshape(100, 3).to(dtype)
-    found = Slabs(3, dtype, CPU, budget * 3 * dtype.itemsize)
+    found = SpillingRows(3, dtype, CPU, budget * 3 * dtype.itemsize)
     # What an accelerator holds stays there; here its memory is played by the host's.
     found.spills = not elsewhere
     found.reserve(reserved)
@@ -169,10 +169,10 @@ def test_a_file_that_cannot_be_written_is_named(monkeypatch, tmp_path):
 
     monkeypatch.setattr(slabs.os, "pwrite", full)
     with pytest.raises(InputError, match="No space left on device; set ATLAS_CACHE"):
-        Slabs(3, torch.float32, CPU, 0).append(torch.zeros(2, 3))
+        SpillingRows(3, torch.float32, CPU, 0).append(torch.zeros(2, 3))
     monkeypatch.setenv("ATLAS_CACHE", str(tmp_path / "missing"))
     with pytest.raises(InputError, match="No such file or directory; set ATLAS_CACHE"):
-        Slabs(3, torch.float32, CPU, 0).reserve(1)
+        SpillingRows(3, torch.float32, CPU, 0).reserve(1)
 
 
 @pytest.mark.parametrize("fails_at", range(1, 9))

@@ -15,10 +15,10 @@ from atlas.federation import strategies
 from atlas.federation.adapters.cohort import Layout, Member, initial_cohort
 from atlas.federation.batching.backbone import HeadLayer
 from atlas.federation.exchange.message import decode, encode
-from atlas.federation.fingerprints.planned import Planned, describe_planned, plan_cohort
+from atlas.federation.fingerprints.planned import CohortPlan, describe_planned, plan_cohort
 from atlas.federation.mixing.apply import ALPHAS, choices, mix_cohort, relate, view_of
 from atlas.federation.prepare import make_plan
-from atlas.federation.server import Plan, ServerState
+from atlas.federation.server import RunPlan, ServerState
 from atlas.federation.strategies.base import Strategy, View, find_strategy
 from atlas.federation.strategies.relations import affinity, cluster_mean, diffusion, neighbours
 from atlas.ops.graph.affinity import unit_rows
@@ -309,7 +309,7 @@ def setting(strategy="mira", sketches=None, *, members=None, absent="restrict", 
     tasks = {client: f"t{CLUSTERS[i] % 2}" for i, client in enumerate(cohort.clients)}
     found = find_strategy(strategy) if isinstance(strategy, str) else strategy
     prints = FingerprintSettings(parts=["text"], head=False, folds=4)
-    plan = Plan(
+    plan = RunPlan(
         found, tasks, 3, 0, absent=absent, fingerprint=prints, relation=RelationSettings(**relation)
     )
     state = ServerState({"law": cohort}, examples=dict.fromkeys(cohort.clients, 10))
@@ -370,7 +370,7 @@ def test_a_strategy_that_plans_nothing_offers_one_w():
 def test_nobody_is_related_before_anything_is_known():
     identity = torch.eye(N, dtype=torch.float64)
     plan, state, cohort = setting("mira", alpha="auto", sketches={})
-    assert state.planned["law"] == Planned({})
+    assert state.planned["law"] == CohortPlan({})
     (weights,) = related(plan, state, cohort)
     assert torch.equal(weights, identity)
     plan, state, cohort = setting("mira")
@@ -426,8 +426,8 @@ def test_features_and_labels_follow_the_clients_asked_for():
     labels = planned.labels(order)
     assert labels[0] == labels[1] != labels[3]
     assert len({labels[2], labels[4], *planned.clusters.labels}) == 2 + planned.clusters.metrics.k
-    assert Planned({}).features(order) is None
-    assert Planned({}).labels(order) is None
+    assert CohortPlan({}).features(order) is None
+    assert CohortPlan({}).labels(order) is None
 
 
 def test_a_plan_in_plain_words():
@@ -440,7 +440,7 @@ def test_a_plan_in_plain_words():
     assert torch.equal(float64(entry["neighbours"]), neighbours(view))
     assert entry["warnings"] == []
     assert all(len(point) == 2 for point in entry["points"])
-    nobody = describe_planned(Planned({}), view, "law")
+    nobody = describe_planned(CohortPlan({}), view, "law")
     assert nobody["clients"] == [] and "no client" in nobody["warnings"][0]
     one = {"c3": make_sketches()["c3"]}
     plan, state, cohort = setting("atlas", one)

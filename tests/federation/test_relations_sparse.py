@@ -24,7 +24,7 @@ from atlas.federation.mixing.apply import (
 from atlas.federation.mixing.deliver import Mixing, describe_mixing
 from atlas.federation.prepare import make_plan
 from atlas.federation.rounds import run_round
-from atlas.federation.server import Plan, ServerState
+from atlas.federation.server import RunPlan, ServerState
 from atlas.federation.strategies.base import find_strategy
 from atlas.federation.strategies.relations import (
     cluster_mean,
@@ -122,7 +122,7 @@ def setting(strategy, cohort, **relation):
     tasks = {client: f"t{i % 3}" for i, client in enumerate(cohort.clients)}
     rule = find_strategy(strategy)
     prints = FingerprintSettings(parts=["text"], head=False, folds=4)
-    plan = Plan(rule, tasks, 3, 0, fingerprint=prints, relation=RelationSettings(**relation))
+    plan = RunPlan(rule, tasks, 3, 0, fingerprint=prints, relation=RelationSettings(**relation))
     state = ServerState({"law": cohort}, examples=dict.fromkeys(cohort.clients, 10))
     clusters = ClusterSettings(method="oracle") if rule.plans == "clusters" else None
     state.planned["law"] = plan_cohort(make_sketches(cohort), cohort, tasks, prints, clusters, 0)

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from atlas.errors import InputError
-from atlas.federation.state.disk import Shelf, Spec
+from atlas.federation.state.disk import DiskState, Spec
 
 CLIENTS = [f"c{i}" for i in range(7)]
 SPECS = {"lora_a/m": Spec((2, 3)), "head/x.bias": Spec((4,), "float64"), "ranks": Spec((), "int64")}
@@ -27,14 +27,14 @@ def values(seed=0):
     }
 
 
-def fill(shelf, tensors):
-    with shelf.renew(CLIENTS, SPECS, {"alpha": 2.0}) as made:
+def fill(state, tensors):
+    with state.renew(CLIENTS, SPECS, {"alpha": 2.0}) as made:
         for name, value in tensors.items():
             made.write(name, slice(None), value)
 
 
-def held(shelf):
-    latest = shelf.latest()
+def held(state):
+    latest = state.latest()
     return {name: latest.read(name, slice(None)) for name in latest.specs}
 
 
@@ -43,72 +43,71 @@ def equal(one, two):
 
 
 @pytest.fixture
-def shelf(tmp_path):
-    shelf = Shelf(tmp_path / "shelf")
-    fill(shelf, values())
-    return shelf
+def state(tmp_path):
+    state = DiskState(tmp_path / "state")
+    fill(state, values())
+    return state
 
 
-def test_what_is_written_is_read(shelf):
-    latest = shelf.latest()
-    assert equal(held(shelf), values())
+def test_what_is_written_is_read(state):
+    latest = state.latest()
+    assert equal(held(state), values())
     assert latest.clients == tuple(CLIENTS)
     assert latest.specs == SPECS
     assert latest.facts == {"alpha": 2.0}
     assert latest.bytes == 7 * (6 * 4 + 4 * 8 + 8)
 
 
-def test_some_clients_are_read_and_written(shelf):
+def test_some_clients_are_read_and_written(state):
     rows = np.array([4, 0, 5])
-    assert torch.equal(shelf.latest().read("lora_a/m", rows), values()["lora_a/m"][rows])
-    assert torch.equal(shelf.latest().read("lora_a/m", [3]), values()["lora_a/m"][[3]])
+    assert torch.equal(state.latest().read("lora_a/m", rows), values()["lora_a/m"][rows])
+    assert torch.equal(state.latest().read("lora_a/m", [3]), values()["lora_a/m"][[3]])
     new = torch.ones(3, 2, 3)
-    with shelf.renew(CLIENTS, SPECS, {}) as made:
+    with state.renew(CLIENTS, SPECS, {}) as made:
         made.write("lora_a/m", rows, new)
-    found = shelf.latest().read("lora_a/m", slice(None))
+    found = state.latest().read("lora_a/m", slice(None))
     assert torch.equal(found[rows], new)
     assert not found[[1, 2, 3, 6]].any()
 
 
-def test_what_is_read_is_a_copy(shelf):
-    shelf.latest().read("lora_a/m", slice(None)).zero_()
-    assert equal(held(shelf), values())
+def test_what_is_read_is_a_copy(state):
+    state.latest().read("lora_a/m", slice(None)).zero_()
+    assert equal(held(state), values())
 
 
-def test_a_new_generation_takes_the_place_of_the_old(shelf):
-    fill(shelf, values(1))
-    assert equal(held(shelf), values(1))
-    assert len(list(shelf.folder.iterdir())) == 1
+def test_a_new_generation_takes_the_place_of_the_old(state):
+    fill(state, values(1))
+    assert equal(held(state), values(1))
+    assert len(list(state.folder.iterdir())) == 1
 
 
-def test_until_it_is_whole_the_old_one_is_read(shelf):
-    with shelf.renew(CLIENTS, SPECS, {}) as made:
+def test_until_it_is_whole_the_old_one_is_read(state):
+    with state.renew(CLIENTS, SPECS, {}) as made:
         made.write("lora_a/m", slice(None), torch.ones(7, 2, 3))
-        assert equal(held(shelf), values())
-    assert not equal(held(shelf), values())
+        assert equal(held(state), values())
+    assert not equal(held(state), values())
 
 
-def test_a_failure_leaves_the_old_one_and_nothing_else(shelf):
-    with pytest.raises(KeyError), shelf.renew(CLIENTS, SPECS, {}) as made:
+def test_a_failure_leaves_the_old_one_and_nothing_else(state):
+    with pytest.raises(KeyError), state.renew(CLIENTS, SPECS, {}) as made:
         made.write("lora_a/m", slice(None), torch.ones(7, 2, 3))
         made.write("unknown", slice(None), torch.ones(7))
-    assert equal(held(shelf), values())
-    assert len(list(shelf.folder.iterdir())) == 1
+    assert equal(held(state), values())
+    assert len(list(state.folder.iterdir())) == 1
 
 
 KILLED = """
 import os, signal, sys, torch
 from pathlib import Path
-from atlas.federation import shelf as module
-from atlas.federation.state.disk import Shelf
-shelf, moment = Shelf(Path(sys.argv[1])), sys.argv[2]
+from atlas.federation.state import disk as module
+state, moment = module.DiskState(Path(sys.argv[1])), sys.argv[2]
 end = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
-old = shelf.latest()
+old = state.latest()
 if moment == "synced":
     module._sync = end
 if moment == "renamed":
     module.shutil.rmtree = end
-with shelf.renew(old.clients, old.specs, old.facts) as made:
+with state.renew(old.clients, old.specs, old.facts) as made:
     made.write("lora_a/m", slice(None), torch.ones(7, 2, 3))
     if moment == "filled":
         end()
@@ -116,21 +115,21 @@ with shelf.renew(old.clients, old.specs, old.facts) as made:
 
 
 @pytest.mark.parametrize("moment", ["filled", "synced", "renamed"])
-def test_a_kill_leaves_the_old_one_or_the_new_one(shelf, moment):
+def test_a_kill_leaves_the_old_one_or_the_new_one(state, moment):
     done = subprocess.run(
-        [sys.executable, "-c", KILLED, str(shelf.folder), moment], capture_output=True, text=True
+        [sys.executable, "-c", KILLED, str(state.folder), moment], capture_output=True, text=True
     )
     assert done.returncode == -signal.SIGKILL, done.stderr
     new = {**{k: torch.zeros_like(v) for k, v in values().items()}, "lora_a/m": torch.ones(7, 2, 3)}
-    assert equal(held(shelf), new if moment == "renamed" else values())
-    assert len(list(shelf.folder.iterdir())) == 2  # what the dead process left
-    fill(shelf, values(2))
-    assert equal(held(shelf), values(2))
-    assert len(list(shelf.folder.iterdir())) == 1
+    assert equal(held(state), new if moment == "renamed" else values())
+    assert len(list(state.folder.iterdir())) == 2  # what the dead process left
+    fill(state, values(2))
+    assert equal(held(state), values(2))
+    assert len(list(state.folder.iterdir())) == 1
 
 
-def change_header(shelf, change):
-    path = shelf.latest().folder / "header.json"
+def change_header(state, change):
+    path = state.latest().folder / "header.json"
     header = json.loads(path.read_text())
     change(header)
     path.write_text(json.dumps(header))
@@ -153,19 +152,19 @@ def change_header(shelf, change):
         (lambda s: change_header(s, lambda h: h["tensors"]["ranks"].update(shape=[-1])), "shape"),
     ],
 )
-def test_a_damaged_shelf_is_refused_and_left_alone(shelf, spoil, words):
-    spoil(shelf)
-    before = sorted(shelf.folder.rglob("*"))
+def test_a_damaged_state_is_refused_and_left_alone(state, spoil, words):
+    spoil(state)
+    before = sorted(state.folder.rglob("*"))
     with pytest.raises(InputError, match=words):
-        shelf.latest()
-    assert sorted(shelf.folder.rglob("*")) == before
+        state.latest()
+    assert sorted(state.folder.rglob("*")) == before
 
 
-def test_a_folder_without_a_shelf_is_refused(tmp_path):
-    with pytest.raises(InputError, match="no shelf"):
-        Shelf(tmp_path / "nowhere").latest()
-    with pytest.raises(InputError, match="no shelf"):
-        Shelf(tmp_path).latest()
+def test_a_folder_without_a_state_is_refused(tmp_path):
+    with pytest.raises(InputError, match="no state of clients"):
+        DiskState(tmp_path / "nowhere").latest()
+    with pytest.raises(InputError, match="no state of clients"):
+        DiskState(tmp_path).latest()
 
 
 def test_reading_some_clients_takes_the_memory_of_some(tmp_path):
@@ -173,12 +172,12 @@ def test_reading_some_clients_takes_the_memory_of_some(tmp_path):
     statm = Path("/proc/self/statm")
     if not statm.exists():
         pytest.skip("the system does not tell")
-    shelf = Shelf(tmp_path / "large")
+    state = DiskState(tmp_path / "large")
     names = [str(i) for i in range(64)]
-    with shelf.renew(names, {"x": Spec((1 << 18,))}, {}) as made:  # 64 MB
+    with state.renew(names, {"x": Spec((1 << 18,))}, {}) as made:  # 64 MB
         for i in range(64):
             made.write("x", [i], torch.full((1, 1 << 18), float(i)))
-    latest = shelf.latest()
+    latest = state.latest()
 
     def resident():
         return int(statm.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")

@@ -9,10 +9,10 @@ from atlas.federation.batching.forward import stack_cohorts
 from atlas.federation.exchange.message import encode
 from atlas.federation.prepare import make_plan
 from atlas.federation.rounds import run_rounds
-from atlas.federation.server import ignore
 from atlas.federation.training.loop import Clock, Course, fit
 from atlas.federation.training.step import Anchor
 from atlas.ops.capacity import Division, choose_division
+from atlas.runs.events import ignore
 from tests.helpers import make_client, make_clients, make_config
 
 EVEN = {"memory": 1.0, "traffic": 1.0, "importance": 1.0, "balance": 0.0}
@@ -133,7 +133,7 @@ def test_auto_splits_a_device_that_cannot_hold_the_whole_model():
         given = {"ranks": {**ranks, "budget": budget}, "split": {"point": "auto", **changes}}
         federation = assemble(make_config(**common, **given), people)
         make_plan(federation.plan, federation.state, federation.engine, ignore)
-        entry = federation.state.allotted["one"]
+        entry = federation.state.granted["one"]
         assert entry["used"] <= entry["budget"]
         assert federation.engine.groups[0].splits == (
             {"one": entry["point"]} if entry["point"] else {}

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from atlas.backbones.load import load_backbone
-from atlas.config.federation import EarlyStop, TrainSettings
+from atlas.config.federation import EarlyStopSettings, TrainSettings
 from atlas.federation.adapters.cohort import Layout, Member, initial_cohort
 from atlas.federation.batching.forward import Model, stack_cohorts
 from atlas.federation.batching.prefix_cache import PrefixCache
@@ -169,7 +169,7 @@ def test_stacked_cohort_equals_separate_adapters(holds):
 def test_unequal_step_counts_and_one_early_stop():
     settings = TrainSettings(
         epochs=4, batch=4, lr=0.05, head_lr=0.02, clip=0.05, weight_decay=0.1, schedule="linear",
-        round_decay=0.9, early_stop=EarlyStop(patience=1),
+        round_decay=0.9, early_stop=EarlyStopSettings(patience=1),
     )  # fmt: skip
     _, result, fitted, twins = run_both(settings, [6, 12, 9])
     assert fitted.steps.tolist() == [steps for _, steps, _ in twins]
@@ -185,7 +185,7 @@ def test_classes_weigh_alike_where_the_metric_minds_rare_ones():
     """The first client's metric is accuracy, the others' are not."""
     settings = {
         "epochs": 4, "batch": 4, "lr": 0.05, "head_lr": 0.02, "clip": 0.05, "weight_decay": 0.1,
-        "schedule": "linear", "round_decay": 0.9, "early_stop": EarlyStop(patience=1),
+        "schedule": "linear", "round_decay": 0.9, "early_stop": EarlyStopSettings(patience=1),
     }  # fmt: skip
     _, plain, _, _ = run_both(TrainSettings(**settings), [10, 7, 13])
     _, fair, fitted, twins = run_both(TrainSettings(**settings, weigh="metric"), [10, 7, 13])

@@ -3,7 +3,7 @@
 import pytest
 
 from atlas.config.load import load_config
-from atlas.jobs.federation.run import start_run
+from atlas.jobs.runner import start_run
 from atlas.jobs.study.cases import plan_study, share_shadows, solo_key
 from atlas.jobs.study.compare import run_study
 

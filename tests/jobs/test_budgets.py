@@ -3,7 +3,7 @@
 import jsonschema
 
 from atlas.jobs.federation.plan import plan_run
-from atlas.jobs.federation.run import start_run
+from atlas.jobs.runner import start_run
 from atlas.runs.events import read_events
 from atlas.runs.folder import schema
 from tests.helpers import make_config

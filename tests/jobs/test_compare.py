@@ -88,7 +88,7 @@ def outcome(seed, score, tasks=None, alone=None, **keys):
     if alone:
         summary["alone"] = {"clients": alone}
     found = {"a": "one", "b": "one", "c": "two"} if tasks is None else tasks
-    return compare.Outcome(Case((), {**keys, "seed": str(seed)}, keys), summary, found)
+    return compare.RunOutcome(Case((), {**keys, "seed": str(seed)}, keys), summary, found)
 
 
 def test_tasks_and_clients_are_averaged_over_seeds():

@@ -10,7 +10,7 @@ from atlas.backbones.load import load_backbone
 from atlas.config.load import load_config
 from atlas.federation.batching.forward import run
 from atlas.jobs.federation.answer import export_client, export_merged, open_client, predict_texts
-from atlas.jobs.federation.run import start_run
+from atlas.jobs.runner import start_run
 
 TEXTS = ["The plot was thin, but the music saved it.", "Nothing worked.", "We went home smiling."]
 OVERRIDES = [

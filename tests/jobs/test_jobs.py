@@ -16,8 +16,7 @@ from atlas.build.federation import build_federation
 from atlas.config.load import load_resolved
 from atlas.errors import InputError
 from atlas.federation.rounds import run_round
-from atlas.jobs.federation.run import resume_run, start_run
-from atlas.jobs.runner import Finished
+from atlas.jobs.runner import Finished, resume_run, start_run
 from atlas.runs.events import read_events
 from atlas.runs.folder import RunFolder, schema
 from tests.helpers import make_config

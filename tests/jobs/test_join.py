@@ -18,12 +18,12 @@ from atlas.data.synthetic import synthetic_clients
 from atlas.errors import InputError
 from atlas.federation.adapters.cohort import Layout, Member, initial_adapter
 from atlas.federation.prepare import ask_prints
-from atlas.federation.server import Desk
+from atlas.federation.server import Server
 from atlas.jobs.federation.answer import evaluate_file, export_client, predict_texts
-from atlas.jobs.federation.run import start_run
 from atlas.jobs.join import finished_run as joins
 from atlas.jobs.join.join import join_run
 from atlas.jobs.join.newcomer import Newcomer, newcomer_config
+from atlas.jobs.runner import start_run
 from atlas.runs.folder import RunFolder
 from tests.helpers import make_config
 
@@ -115,7 +115,7 @@ def test_a_newcomer_is_fingerprinted_as_the_runs_clients_were(folder):
     (data,) = [c for c in load_clients(config()) if c.id == "sentiment-1"]
     plain = newcomer_config(run.config, Newcomer(folder.path), data.id, data.task)
     guest = assemble(plain, [data])
-    observe = Desk(guest.state, guest.engine, lambda event, fields: None, round=0)
+    observe = Server(guest.state, guest.engine, lambda event, fields: None, round=0)
     (told,) = ask_prints(guest.plan, observe).values()
     again = told.sketches
     kept = crowd.state.planned["tiny"].sketches["sentiment-1"]

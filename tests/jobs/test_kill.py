@@ -12,7 +12,7 @@ import time
 import numpy as np
 import pytest
 
-from atlas.jobs.federation.run import resume_run, start_run
+from atlas.jobs.runner import resume_run, start_run
 from atlas.runs.checkpoint import latest_round
 from atlas.runs.events import read_events
 from tests.helpers import make_config

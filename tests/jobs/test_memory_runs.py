@@ -14,7 +14,7 @@ from atlas.build.memory import build_memory, model_settings
 from atlas.cli import app
 from atlas.config.load import load_config
 from atlas.errors import InputError
-from atlas.jobs.runner import resume_any, start_any
+from atlas.jobs.runner import resume_run, start_run
 from atlas.jobs.show import describe_run, list_runs
 from atlas.runs.events import read_events
 from atlas.runs.folder import read_summary, schema
@@ -39,7 +39,7 @@ def without_times(summary):
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
-    return start_any(settings("arms=[memory,window,detached]"), tmp_path_factory.mktemp("runs"))
+    return start_run(settings("arms=[memory,window,detached]"), tmp_path_factory.mktemp("runs"))
 
 
 def test_the_summary_is_as_described(finished):
@@ -79,14 +79,14 @@ def test_a_saved_model_answers_as_the_trained_one(finished, arm):
 
 
 def test_the_same_seed_gives_the_same_bits_and_another_one_others(finished, tmp_path):
-    again = start_any(settings("arms=[memory,window,detached]"), tmp_path)
+    again = start_run(settings("arms=[memory,window,detached]"), tmp_path)
     assert without_times(again.summary) == without_times(finished.summary)
-    other = start_any(settings("arms=[memory]", "seed=1"), tmp_path)
+    other = start_run(settings("arms=[memory]", "seed=1"), tmp_path)
     assert other.summary["arms"]["memory"] != finished.summary["arms"]["memory"]
 
 
 def test_an_arm_alone_is_the_same_as_beside_others(finished, tmp_path):
-    alone = start_any(settings("arms=[window]"), tmp_path).summary
+    alone = start_run(settings("arms=[window]"), tmp_path).summary
     hashes = [s["arms"]["window"]["weights_sha256"] for s in (alone, finished.summary)]
     assert hashes[0] == hashes[1]
     assert alone["gates"]["mean"] is None and alone["state"] == {"norms": {}, "per_layer": {}}
@@ -104,15 +104,15 @@ def test_a_run_that_died_goes_on_to_the_same_bits(finished, tmp_path, round_):
 
     config = settings("arms=[memory,window,detached]")
     with pytest.raises(Broken):
-        start_any(config, tmp_path, die)
+        start_run(config, tmp_path, die)
     assert describe_run(finished.folder.__class__(tmp_path / "recall"))["done"] == round_
-    resumed = resume_any(tmp_path / "recall")
+    resumed = resume_run(tmp_path / "recall")
     assert without_times(resumed.summary) == without_times(finished.summary)
     numbers = [
         e["round"] for e in read_events(resumed.folder.events) if e["event"] == "round_finished"
     ]
     assert numbers == [1, 2, 3]
-    assert resume_any(tmp_path / "recall").summary == read_summary(resumed.folder.summary)
+    assert resume_run(tmp_path / "recall").summary == read_summary(resumed.folder.summary)
 
 
 def test_a_stop_is_kept_until_the_round_is_saved(finished, tmp_path):
@@ -120,10 +120,10 @@ def test_a_stop_is_kept_until_the_round_is_saved(finished, tmp_path):
         if event == "trained" and fields["step"] == 2 and fields["arm"] == "memory":
             signal.raise_signal(signal.SIGINT)
 
-    stopped = start_any(settings("arms=[memory,window,detached]"), tmp_path, interrupt)
+    stopped = start_run(settings("arms=[memory,window,detached]"), tmp_path, interrupt)
     assert stopped.summary is None
     assert describe_run(stopped.folder)["done"] == 1
-    resumed = resume_any(stopped.folder.path)
+    resumed = resume_run(stopped.folder.path)
     assert without_times(resumed.summary) == without_times(finished.summary)
 
 
@@ -136,7 +136,7 @@ STAGES = "train.stages=[{until: 0.5, chunk: 16, local: [8]}, {until: 1, chunk: 4
 
 def test_local_memories_and_stages_count_and_are_saved(tmp_path):
     def ending(*more):
-        found = start_any(settings(*LEVELS, *more), tmp_path)
+        found = start_run(settings(*LEVELS, *more), tmp_path)
         return found.folder, found.summary["arms"]["memory"]["weights_sha256"]
 
     (staged, with_stages), (_, without) = ending(STAGES), ending()
@@ -151,10 +151,10 @@ def test_a_run_in_its_second_stage_resumes_to_the_same_bits(tmp_path):
         if event == "trained" and fields["round"] == 3:
             raise Broken
 
-    whole = start_any(settings(*LEVELS, STAGES), tmp_path / "whole").summary
+    whole = start_run(settings(*LEVELS, STAGES), tmp_path / "whole").summary
     with pytest.raises(Broken):
-        start_any(settings(*LEVELS, STAGES), tmp_path, die)
-    assert without_times(resume_any(tmp_path / "recall").summary) == without_times(whole)
+        start_run(settings(*LEVELS, STAGES), tmp_path, die)
+    assert without_times(resume_run(tmp_path / "recall").summary) == without_times(whole)
 
 
 def test_a_round_of_another_model_is_refused(tmp_path):
@@ -163,11 +163,11 @@ def test_a_round_of_another_model_is_refused(tmp_path):
             raise Broken
 
     with pytest.raises(Broken):
-        start_any(settings("arms=[memory]"), tmp_path, die)
+        start_run(settings("arms=[memory]"), tmp_path, die)
     config = tmp_path / "recall" / "config.yaml"
     config.write_text(config.read_text().replace("feed_forward: 48", "feed_forward: 64"))
     with pytest.raises(InputError, match="round 1 does not fit this run"):
-        resume_any(tmp_path / "recall")
+        resume_run(tmp_path / "recall")
 
 
 @pytest.mark.parametrize(
@@ -219,7 +219,7 @@ def test_a_text_is_learned_from_a_file_in_the_data_folder(text_folder, tmp_path)
     steps = ["train.steps=16", "train.round_steps=8", "arms=[memory]", "train.lr=0.02"]
     config = load_config("shakespeare", ["size=quick", *small, *steps])
     assert config.task.file == tmp_path / "data" / "text" / "shakespeare.txt"
-    summary = start_any(config, tmp_path).summary
+    summary = start_run(config, tmp_path).summary
     assert summary["task"] == "text"
     assert summary["loss"] < 4.0 < 5.5, "a guess among all bytes is 5.5"
     rounds = read_events(tmp_path / "shakespeare" / "events.jsonl")

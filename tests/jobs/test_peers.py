@@ -19,7 +19,7 @@ from atlas.federation.rounds import run_round
 from atlas.federation.training.evaluate import score_labels
 from atlas.jobs.federation.answer import evaluate_file, open_client, predict_texts
 from atlas.jobs.federation.finish import finish
-from atlas.jobs.federation.run import resume_run, start_run
+from atlas.jobs.runner import resume_run, start_run
 from atlas.jobs.study.cases import plan_study
 from atlas.jobs.study.compare import run_study
 from atlas.jobs.study.outcomes import mean_error

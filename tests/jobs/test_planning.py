@@ -8,9 +8,9 @@ import pytest
 
 from atlas.errors import InputError
 from atlas.federation.mixing.apply import ALPHAS
-from atlas.jobs.federation import run as run_job
+from atlas.jobs import runner as run_job
 from atlas.jobs.federation.plan import join_clusters, plan_run
-from atlas.jobs.federation.run import resume_run, start_run
+from atlas.jobs.runner import resume_run, start_run
 from atlas.runs.events import read_events
 from atlas.runs.folder import schema
 from tests.helpers import make_config

@@ -7,7 +7,7 @@ import jsonschema
 from rich.console import Console
 
 from atlas.jobs.federation.plan import plan_run
-from atlas.jobs.federation.run import resume_run, start_run
+from atlas.jobs.runner import resume_run, start_run
 from atlas.report.tables.plan import plan_view
 from atlas.report.tables.runs import client_table
 from atlas.runs.folder import schema

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from atlas.memory.layer.branch import CausalConvolution
-from atlas.memory.layer.gates import BIASES, Floors, Manner
+from atlas.memory.layer.gates import BIASES, Floors, ReadMode
 from tests.memory.layer_helpers import (
     LENGTH,
     MEMORIES,
@@ -53,7 +53,7 @@ def test_values_are_never_normalised():
         with torch.no_grad():
             kernel = layer.memory.v_proj.weight
             kernel.mul_(scale)
-            out = layer.memory(x, start, real, Manner())[0]
+            out = layer.memory(x, start, real, ReadMode())[0]
             kernel.div_(scale)
         return out
 
@@ -195,7 +195,7 @@ def test_shut_gates_stay_at_their_floors():
         layer.share_proj.weight.mul_(1000.0)
     floors = Floors(alpha=0.1, eta=0.2, theta=0.3, gamma=0.4, mix=0.5)
     views = []
-    outputs = [layer(x, manner=Manner(f, views.append))[0] for f in (Floors(), floors)]
+    outputs = [layer(x, mode=ReadMode(f, views.append))[0] for f in (Floors(), floors)]
     assert largest(outputs[0] - outputs[1]) > 1e-3
     shut, held = views
     for name, floor in floors._asdict().items():

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from atlas.errors import InputError
-from atlas.memory.layer.gates import Manner
+from atlas.memory.layer.gates import ReadMode
 from atlas.memory.layer.observe import observe
 from atlas.memory.layer.settings import MemorySettings, Stage
 from atlas.memory.rules.rule import Rule
@@ -109,7 +109,7 @@ def test_a_shard_begins_at_the_learned_start():
 
 def test_what_all_memories_did_is_seen():
     layer, views = make_layer("gate", "levels"), []
-    _, state = layer(draw_tokens(), manner=Manner(watch=views.append))
+    _, state = layer(draw_tokens(), mode=ReadMode(watch=views.append))
     (view,) = views
     assert [len(part) for part in (view.memory, view.before, view.momentum)] == [4, 4, 4]
     assert view.memory[1] is state.branch.local[0].memory

@@ -2,7 +2,7 @@
 
 import pytest
 
-from atlas.memory.kernels.chunked import chunk_stretches, run_chunked, run_rule
+from atlas.memory.kernels.chunked import cut_into_runs, run_chunked, run_rule
 from atlas.memory.rules.naive import run_naive
 from atlas.memory.rules.rule import Rule
 from tests.memory.rule_helpers import assert_equal_runs, draw
@@ -43,13 +43,13 @@ def test_stretches_keep_chunks_in_their_places(length, chunk, offset):
     """Walking the stretches, chunks start exactly where token counts say they do."""
     offset = offset % chunk
     at, starts = 0, []
-    for stretch in chunk_stretches(length, offset, chunk, block=64):
-        assert stretch.begin == at
-        assert stretch.block <= 64
-        assert (stretch.end - stretch.begin) % stretch.block == 0
-        per_chunk = stretch.period * stretch.block
-        starts += range(stretch.begin + per_chunk, stretch.end, per_chunk)
-        starts += [stretch.end] if stretch.closes else []
-        at = stretch.end
+    for block_run in cut_into_runs(length, offset, chunk, block=64):
+        assert block_run.begin == at
+        assert block_run.block <= 64
+        assert (block_run.end - block_run.begin) % block_run.block == 0
+        per_chunk = block_run.period * block_run.block
+        starts += range(block_run.begin + per_chunk, block_run.end, per_chunk)
+        starts += [block_run.end] if block_run.closes else []
+        at = block_run.end
     assert at == length
     assert starts == [t for t in range(1, length + 1) if (offset + t) % chunk == 0]

@@ -9,7 +9,7 @@ from torch.nn.functional import cross_entropy
 from atlas.config.memory import MemoryTrainSettings
 from atlas.data.recall import RecallTask, draw_recall
 from atlas.memory.layer.gates import Floors
-from atlas.memory.training.loop import IGNORED, Learner, Lines
+from atlas.memory.training.loop import IGNORED, Lines, MemoryTrainer
 from tests.backbones.omega_helpers import make_model
 
 TASK = RecallTask(vocabulary=40, length=16, pairs=2)
@@ -21,7 +21,7 @@ def lines(step=0, count=4):
 
 
 def learner(**changes):
-    return Learner(make_model("gate"), SETTINGS.model_copy(update=changes))
+    return MemoryTrainer(make_model("gate"), SETTINGS.model_copy(update=changes))
 
 
 def plain_losses(steps, settings):

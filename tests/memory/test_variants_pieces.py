@@ -9,7 +9,7 @@ import torch
 
 from atlas.memory.miras.chunked import variant_chunked
 from atlas.memory.miras.retention import kl, lq
-from atlas.memory.miras.variant import LINEAR, PRESETS, Tokens, fresh_state, read
+from atlas.memory.miras.variant import LINEAR, PRESETS, VariantTokens, fresh_state, read
 from tests.memory.variants_helpers import REGISTRIES, build, make, off_by
 
 
@@ -155,7 +155,7 @@ def test_an_outlier_moves_a_huber_memory_no_further_than_its_threshold():
 
 def test_bad_pieces_are_refused():
     tokens, weights = make(LINEAR, 3)
-    blind = Tokens(*tokens[:6])
+    blind = VariantTokens(*tokens[:6])
     with pytest.raises(ValueError, match="delta"):
         variant_chunked(build(("huber", "l2", "descent", "matrix"), 4), blind, fresh_state(weights))
     for registry, name, setting in (

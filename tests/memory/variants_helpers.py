@@ -6,7 +6,7 @@ from atlas.memory.miras.architecture import ARCHITECTURES
 from atlas.memory.miras.bias import BIASES
 from atlas.memory.miras.learner import LEARNERS
 from atlas.memory.miras.retention import RETENTIONS
-from atlas.memory.miras.variant import Tokens, Variant, fresh_state
+from atlas.memory.miras.variant import Variant, VariantTokens, fresh_state
 
 REGISTRIES = (BIASES, RETENTIONS, LEARNERS, ARCHITECTURES)
 GATES = ("alpha", "eta", "theta", "delta")
@@ -30,7 +30,7 @@ def make(variant, length, dtype=torch.float64, seed=0, step=0.2, batch=2):
 
     queries, keys = (torch.nn.functional.normalize(normal(length, 4), dim=-1) for _ in range(2))
     gates = uniform(0.01, 0.3), uniform(0.05, 0.95), uniform(0, step), uniform(0.3, 1.5)
-    tokens = Tokens(queries, keys, normal(length, 3), *gates)
+    tokens = VariantTokens(queries, keys, normal(length, 3), *gates)
     weights = tuple(normal(*shape) / 2 for shape in variant.architecture.shapes(4, 3, 5))
     return tokens, weights
 
@@ -44,7 +44,7 @@ def run_with_gradients(run, variant, tokens, weights):
     inputs = [part.clone().requires_grad_() for part in (*tokens, *weights, *anchors)]
     first, second = len(tokens), len(tokens) + len(weights)
     start = fresh_state(tuple(inputs[first:second]), tuple(inputs[second:]))
-    output, state = run(variant, Tokens(*inputs[:first]), start)
+    output, state = run(variant, VariantTokens(*inputs[:first]), start)
     results = [output, *state.dual, *state.momentum, *state.start]
     draw = torch.Generator().manual_seed(9)
     probes = (torch.randn(r.shape, generator=draw, dtype=torch.float64) for r in results)
@@ -54,7 +54,11 @@ def run_with_gradients(run, variant, tokens, weights):
         torch.zeros_like(i) if g is None else g for i, g in zip(inputs, gradients, strict=True)
     ]
     places = range(len(weights))
-    names = [*Tokens._fields, *(f"start{i}" for i in places), *(f"anchor{i}" for i in places)]
+    names = [
+        *VariantTokens._fields,
+        *(f"start{i}" for i in places),
+        *(f"anchor{i}" for i in places),
+    ]
     return [r.detach() for r in results], dict(zip(names, filled, strict=True))
 
 

@@ -21,7 +21,7 @@ from atlas.report.figures.run import (
     relation_figures,
     tried_figure,
 )
-from atlas.report.read.cohorts import Planned, read_planned
+from atlas.report.read.cohorts import PlannedCohort, read_planned
 from atlas.report.tables.plan import plan_view
 from atlas.runs.events import EventLog, read_events
 from atlas.runs.folder import RunFolder
@@ -120,7 +120,7 @@ def log_round(log, planned, number, draw):
 
 
 def read(event):
-    return Planned.read({"event": "planned", **event})
+    return PlannedCohort.read({"event": "planned", **event})
 
 
 def size_of(path):

@@ -132,12 +132,12 @@ def added_mask(mask: Tensor, dtype: torch.dtype) -> Tensor:
     return zeros.masked_fill(~mask, torch.finfo(dtype).min)
 
 
-Heads = tuple[Tensor, Tensor]
+QueriesAndKeys = tuple[Tensor, Tensor]
 """Queries [N, H, Q, E] and keys [N, H, T, E]; Q is T, or 1 where one place is asked."""
 
 
 @dataclass(frozen=True)
-class Parts:
+class BlockParts:
     """One family's block, beside the projections that its table of modules names.
 
     Attributes:
@@ -152,7 +152,7 @@ class Parts:
     enter: Callable[[Model, Tensor], Tensor]
     leave: Callable[[Model, Tensor, Tensor], Tensor]
     width: Callable[[Model], int]
-    turn: Callable[[Model, Heads, Position, Tensor], Heads]
+    turn: Callable[[Model, QueriesAndKeys, Position, Tensor], QueriesAndKeys]
     bias: Callable[[Position, Tensor], Tensor | None]
     page: Callable[[Position, Tensor], Position]
 
@@ -163,7 +163,7 @@ def as_it_is(block: Model, hidden: Tensor) -> Tensor:
     return hidden
 
 
-def stay(block: Model, heads: Heads, position: Position, places: Tensor) -> Heads:
+def stay(block: Model, heads: QueriesAndKeys, position: Position, places: Tensor) -> QueriesAndKeys:
     """Positions that do nothing to queries and keys."""
     del block, position, places
     return heads
@@ -200,7 +200,9 @@ def rotary_page(position: Position, within: Tensor) -> Position:
     return within, (cos[0][within], sin[0][within])
 
 
-def rotate(block: Model, heads: Heads, position: Position, places: Tensor) -> Heads:
+def rotate(
+    block: Model, heads: QueriesAndKeys, position: Position, places: Tensor
+) -> QueriesAndKeys:
     """Queries and keys turned by the angles of their places, after norms where there are any."""
     _, (cos, sin) = position
     query, key = heads
@@ -218,7 +220,7 @@ def _turned(heads: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 
 def attention(
-    parts: Parts,
+    parts: BlockParts,
     block: Model,
     projected: tuple[Tensor, Tensor, Tensor],
     mask: Tensor,
@@ -281,7 +283,7 @@ def _leave_llama(block: Model, seen: Tensor, hidden: Tensor) -> Tensor:
     return out
 
 
-BERT = Parts(
+BERT = BlockParts(
     enter=as_it_is,
     leave=_leave_bert,
     width=lambda block: block.attention.self.attention_head_size,
@@ -289,7 +291,7 @@ BERT = Parts(
     bias=no_bias,
     page=anywhere,
 )
-DISTILBERT = Parts(
+DISTILBERT = BlockParts(
     enter=as_it_is,
     leave=_leave_distilbert,
     width=lambda block: block.attention.attention_head_size,
@@ -297,7 +299,7 @@ DISTILBERT = Parts(
     bias=no_bias,
     page=anywhere,
 )
-MPNET = Parts(
+MPNET = BlockParts(
     enter=as_it_is,
     leave=_leave_mpnet,
     width=lambda block: block.attention.attn.attention_head_size,
@@ -305,7 +307,7 @@ MPNET = Parts(
     bias=relative,
     page=relative_page,
 )
-LLAMA = Parts(
+LLAMA = BlockParts(
     enter=lambda block, hidden: block.input_layernorm(hidden),
     leave=_leave_llama,
     width=lambda block: block.self_attn.head_dim,

@@ -21,7 +21,7 @@ from atlas.backbones.peft_folder import (
     MARKER,
     ROOT,
     WEIGHTS,
-    Adapter,
+    ExportedAdapter,
     Layers,
     check_base,
     check_head,
@@ -125,7 +125,7 @@ def _table(rows: Mapping[str, str]) -> list[str]:
     return ["| | |", "|---|---|", *lines]
 
 
-__all__ = ["Adapter", "check_base", "export_adapter", "load_adapter", "merge_adapter"]
+__all__ = ["ExportedAdapter", "check_base", "export_adapter", "load_adapter", "merge_adapter"]
 
 
 def export_adapter(  # noqa: PLR0913
@@ -171,7 +171,7 @@ def export_adapter(  # noqa: PLR0913
         (fresh / "README.md").write_text(write_card(backbone, task, card), encoding="utf-8")
 
 
-def merge_adapter(folder: Path, *, backbone: TransformerBackbone, adapter: Adapter) -> None:
+def merge_adapter(folder: Path, *, backbone: TransformerBackbone, adapter: ExportedAdapter) -> None:
     """Writes the base model with the adapter added in, as a full transformers folder.
 
     Args:

@@ -16,9 +16,9 @@ from atlas.backbones.blocks import (
     DISTILBERT,
     LLAMA,
     MPNET,
+    BlockParts,
     MaskKind,
     Model,
-    Parts,
     Position,
     biased_block,
     no_position,
@@ -69,7 +69,7 @@ class Family:
     reserved: int = 0
     position: Callable[[Model, Tensor], Position] = no_position
     run: Callable[[Model, Tensor, Tensor, Position], Tensor] = plain_block
-    parts: Parts | None = BERT
+    parts: BlockParts | None = BERT
     scores: int = 0
 
     def head_layers(self, width: int, *, pooled: bool) -> tuple[HeadLayer, ...]:

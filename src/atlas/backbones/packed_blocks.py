@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from atlas.backbones.blocks import Model, Position, added_mask, attention, stay
 from atlas.backbones.families import Family
-from atlas.federation.adapters.lora_hooks import Change, Projected
+from atlas.federation.adapters.lora_hooks import LoraChange, Projected
 from atlas.federation.batching.packing import Packing
 
 PROJECTIONS = ("query", "key", "value")
@@ -131,7 +131,7 @@ def can_fold(family: Family) -> bool:
 
 
 def folded_read(  # noqa: PLR0913
-    changes: Mapping[str, Change],
+    changes: Mapping[str, LoraChange],
     family: Family,
     block: Model,
     hidden: Tensor,
@@ -171,14 +171,14 @@ def folded_read(  # noqa: PLR0913
 class _Folded:
     """A projection by heads, with what its adapters add."""
 
-    def __init__(self, module: nn.Linear, change: Change | None, width: int) -> None:
+    def __init__(self, module: nn.Linear, change: LoraChange | None, width: int) -> None:
         self.weight = torch.unflatten(module.weight, 0, (-1, width))  # [H, E, D]
         self.bias = None if module.bias is None else module.bias.reshape(-1, width)
         self.change = change
 
     @classmethod
     def of(
-        cls, family: Family, block: Model, changes: Mapping[str, Change], name: str, width: int
+        cls, family: Family, block: Model, changes: Mapping[str, LoraChange], name: str, width: int
     ) -> _Folded:
         path = family.modules[name]
         return cls(block.get_submodule(path), changes.get(path), width)
@@ -203,14 +203,14 @@ class _Folded:
         extra = torch.einsum("nbhr,nher->nbhe", torch.einsum("nbhd,nrd->nbhr", own, a), b)
         return self._added(self.change, found, extra, own, "bhd,hed->bhe")
 
-    def _own(self, change: Change, given: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def _own(self, change: LoraChange, given: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """A [n, R, D], B by heads [n, H, E, R], and what each row was given [n, b, H, .]."""
         b = torch.unflatten(change.b, 1, self.weight.shape[:2])
         own = given.to(b.dtype).reshape(len(b), -1, *given.shape[1:])
         return change.a, b, own
 
     def _added(
-        self, change: Change, found: Tensor, extra: Tensor, own: Tensor, dense: str
+        self, change: LoraChange, found: Tensor, extra: Tensor, own: Tensor, dense: str
     ) -> Tensor:
         """With what low ranks made of `own`, and whole changes row by row: most rows have none."""
         if change.dense:

@@ -79,7 +79,7 @@ ROOT = "base_model.model."
 _FACTOR = re.compile(r".+\.lora_[AB]\.weight")
 
 
-class Adapter(NamedTuple):
+class ExportedAdapter(NamedTuple):
     """An exported adapter.
 
     Attributes:
@@ -100,7 +100,7 @@ class Adapter(NamedTuple):
         return _read_task(self.meta["task"])
 
 
-def load_adapter(folder: Path) -> Adapter:
+def load_adapter(folder: Path) -> ExportedAdapter:
     """Reads a folder that `export_adapter` wrote.
 
     Args:
@@ -137,10 +137,10 @@ def load_adapter(folder: Path) -> Adapter:
             raise InputError(f"{path}: {name} should have rank {rank}, its shapes are {shapes}")
         layers[name.removeprefix(start)] = (a, b)
     head = {name: tensor for name, tensor in found.items() if not _FACTOR.fullmatch(name)}
-    return Adapter(layers, alpha, head, meta)
+    return ExportedAdapter(layers, alpha, head, meta)
 
 
-def check_base(adapter: Adapter, backbone: TransformerBackbone) -> None:
+def check_base(adapter: ExportedAdapter, backbone: TransformerBackbone) -> None:
     """Refuses a base model that is not the one the adapter was trained on.
 
     Args:

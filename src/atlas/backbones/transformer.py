@@ -35,7 +35,7 @@ from atlas.backbones.tokenizer import (
     tokenizer_identity,
 )
 from atlas.errors import InputError
-from atlas.federation.adapters.lora_hooks import Change, Projected
+from atlas.federation.adapters.lora_hooks import LoraChange, Projected
 from atlas.federation.batching.backbone import Footprint, Inputs
 from atlas.federation.batching.packing import Packing
 from atlas.federation.clients import Example, Task
@@ -203,7 +203,7 @@ class TransformerBackbone:
         mask = self._paged(given, self._kinds[index], packing)
         return paged_block(family, block, hidden, mask, given.position, packing, projecting)
 
-    def _inside(self, index: int, changes: Mapping[str, Change]) -> dict[str, Change]:
+    def _inside(self, index: int, changes: Mapping[str, LoraChange]) -> dict[str, LoraChange]:
         """The changes of a block's modules by their paths inside it."""
         start = f"{self.family.blocks}.{index}."
         return {k.removeprefix(start): c for k, c in changes.items() if k.startswith(start)}
@@ -221,7 +221,7 @@ class TransformerBackbone:
         hidden: Tensor,
         packing: Packing,
         context: object,
-        changes: Mapping[str, Change] | None,
+        changes: Mapping[str, LoraChange] | None,
     ) -> Tensor:
         """What the classification head reads [N, D], from the last block's packed input."""
         given, last = cast(Context, context), self.depth - 1

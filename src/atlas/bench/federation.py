@@ -14,22 +14,14 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
-from atlas.bench.federation_cases import CASE, Case, find_cases, memory_ratio, run_clients
+from atlas.bench.federation_cases import CASE, FederationCase, find_cases, memory_ratio, run_clients
 from atlas.bench.federation_cases import HOW as HOW_CLIENTS
 from atlas.bench.federation_work import write_work
 from atlas.bench.peers.rounds import Round, read_rounds
-from atlas.bench.processes import (
-    QUIET,
-    Bench,
-    Progress,
-    Row,
-    Size,
-    busy_note,
-    need_psutil,
-    run_watched,
-)
+from atlas.bench.processes import QUIET, Bench, Row, Size, busy_note, need_psutil, run_watched
 from atlas.data.clients import load_clients
 from atlas.report.bench import draw_federation
+from atlas.runs.events import Progress
 
 PROGRAMS = {"atlas": "atlas_run", "peft": "peft_loop", "flower": "flower_simulation"}
 TOLERANCE = 1e-3
@@ -76,7 +68,7 @@ def run(size: Size, progress: Progress) -> Bench:
     )
 
 
-def run_case(case: Case, folder: Path, progress: Progress) -> tuple[list[Row], float]:
+def run_case(case: FederationCase, folder: Path, progress: Progress) -> tuple[list[Row], float]:
     """One row per contender and turn, and the largest difference of their losses."""
     work = folder / "work"
     write_work(work, case.config, load_clients(case.config))
@@ -93,7 +85,7 @@ def run_case(case: Case, folder: Path, progress: Progress) -> tuple[list[Row], f
 
 
 def run_contender(
-    case: Case, name: str, work: Path, folder: Path, progress: Progress
+    case: FederationCase, name: str, work: Path, folder: Path, progress: Progress
 ) -> tuple[list[Round], int]:
     """The rounds and the peak memory of one contender's turn, whose logs go to `folder`."""
     folder.mkdir(exist_ok=True)
@@ -123,7 +115,7 @@ def describe(rounds: Sequence[Round], peak: int) -> dict[str, object]:
     }
 
 
-def check_losses(case: Case, rounds: Mapping[str, Sequence[Round]]) -> float:
+def check_losses(case: FederationCase, rounds: Mapping[str, Sequence[Round]]) -> float:
     """The largest difference to our losses, over clients, rounds and contenders.
 
     Raises:

@@ -17,7 +17,7 @@ from typing import Any
 
 from atlas.bench.federation_work import CONFIG
 from atlas.bench.peers.rounds import read_rounds
-from atlas.bench.processes import QUIET, Progress, Row, Size, run_watched
+from atlas.bench.processes import QUIET, Row, Size, run_watched
 from atlas.bench.smollm import smollm_folder, smollm_missing
 from atlas.build.models import find_member, find_model, start_cohort
 from atlas.config.federation import FederationConfig
@@ -25,6 +25,7 @@ from atlas.config.load import DATA_VARIABLE, dump_config
 from atlas.data.clients import load_clients
 from atlas.data.files import data_folder
 from atlas.federation.clients import one_each
+from atlas.runs.events import Progress
 
 RULE_NAME = "fedavg-factors"
 SST2_MRPC_COLA = ["sst2", "mrpc", "cola"]
@@ -34,7 +35,7 @@ NO_CAUSAL = f"smollm is left out: {DATA_VARIABLE} is not set, and its task csqa 
 
 
 @dataclass(frozen=True)
-class Case:
+class FederationCase:
     """One federation and who runs it.
 
     Attributes:
@@ -52,7 +53,7 @@ class Case:
     turns: int = 1
 
 
-def find_cases(size: Size) -> tuple[list[Case], list[str]]:
+def find_cases(size: Size) -> tuple[list[FederationCase], list[str]]:
     """The cases that can be run here, and notes on what is left out."""
     notes = []
     data = data_folder(None) if os.environ.get(DATA_VARIABLE) else None
@@ -75,7 +76,7 @@ def find_cases(size: Size) -> tuple[list[Case], list[str]]:
     return cases, notes
 
 
-def encoder_case(size: Size, data: Path | None, contenders: tuple[str, ...]) -> Case:
+def encoder_case(size: Size, data: Path | None, contenders: tuple[str, ...]) -> FederationCase:
     """MiniLM-L6 with adapters in the last two of six blocks."""
     per_task, train, rounds, turns = (1, 32, 2, 1) if size == "quick" else (3, 160, 5, 3)
     dealt: dict[str, Any] = {"clients_per_task": per_task, "train": train}
@@ -87,10 +88,10 @@ def encoder_case(size: Size, data: Path | None, contenders: tuple[str, ...]) -> 
         f"encoder: MiniLM-L6, {3 * per_task} clients ({'sst2, mrpc, cola' if data else 'synthetic'}"
         f"), LoRA r 8 on q and v of the last 2 of 6 blocks, {train // 16} steps of 16 texts a round"
     )
-    return Case("encoder", about, config, contenders, turns)
+    return FederationCase("encoder", about, config, contenders, turns)
 
 
-def smollm_case(model: Path, data: Path) -> Case:
+def smollm_case(model: Path, data: Path) -> FederationCase:
     """SmolLM2-135M with adapters in the last four of thirty blocks; a round is an epoch."""
     dealt = {"source": "files", "path": str(data), "tasks": ["csqa"], "train": 48}
     backbone = {"name": str(model), "max_length": 64}
@@ -99,7 +100,7 @@ def smollm_case(model: Path, data: Path) -> Case:
         "smollm: SmolLM2-135M, 3 clients (csqa), LoRA r 8 on q and v of the last 4 of 30 blocks, "
         "3 steps of 16 texts a round, which is an epoch"
     )
-    return Case("smollm", about, config, ("atlas", "peft"), turns=3)
+    return FederationCase("smollm", about, config, ("atlas", "peft"), turns=3)
 
 
 def bench_config(

@@ -36,7 +36,7 @@ class Optimiser:
 
 
 @dataclass(frozen=True)
-class Share:
+class ClientShare:
     """One client's examples, and which of them each step of each round takes."""
 
     examples: tuple[Example, ...]
@@ -44,7 +44,7 @@ class Share:
 
 
 @dataclass(frozen=True)
-class Work:
+class FederationWork:
     """What a contender has to do.
 
     Attributes:
@@ -69,7 +69,7 @@ class Work:
     alpha: float
     max_length: int
     optimiser: Optimiser
-    clients: dict[str, Share]
+    clients: dict[str, ClientShare]
 
     @property
     def rounds(self) -> int:
@@ -77,10 +77,12 @@ class Work:
         return len(next(iter(self.clients.values())).batches)
 
 
-_FORM = TypeAdapter(Work)
+_FORM = TypeAdapter(FederationWork)
 
 
-def write_work(folder: Path, config: FederationConfig, clients: Sequence[ClientData]) -> Work:
+def write_work(
+    folder: Path, config: FederationConfig, clients: Sequence[ClientData]
+) -> FederationWork:
     """Write settings, work and start of a federation with one model, kind of task and rank."""
     model = find_model(config, config.backbone.name)
     backbone = open_backbone(config, config.backbone.name)
@@ -88,7 +90,7 @@ def write_work(folder: Path, config: FederationConfig, clients: Sequence[ClientD
     members = [find_member(config.adapter, model.layout, holder) for holder in holders]
     start = start_cohort(config, model, members).take(members[0].id)
     train = config.train
-    work = Work(
+    work = FederationWork(
         folder=str(model_folder(config.backbone.name)),
         kind=clients[0].task.kind,
         labels=len(clients[0].task.label_set),
@@ -107,7 +109,7 @@ def write_work(folder: Path, config: FederationConfig, clients: Sequence[ClientD
     return work
 
 
-def read_work(folder: Path) -> tuple[Work, dict[str, Tensor]]:
+def read_work(folder: Path) -> tuple[FederationWork, dict[str, Tensor]]:
     """The work and the tensors that every client starts with."""
     return _FORM.validate_json((folder / WORK).read_bytes()), load_file(folder / START)
 
@@ -121,11 +123,11 @@ def model_folder(name: str) -> Path:
     return Path(spec.submodule_search_locations[0]) / "model"
 
 
-def _share(config: FederationConfig, client: ClientData) -> Share:
+def _share(config: FederationConfig, client: ClientData) -> ClientShare:
     rows = np.arange(len(client.train))
     lesson = Lesson(client.id, rows, rows[:0])
     rounds = []
     for number in range(1, config.rounds + 1):
         plan = plan_batches(lesson, config.train, Clock(config.seed, number, config.rounds))
         rounds.append([batch.tolist() for epoch in plan for batch in epoch])
-    return Share(client.train, rounds)
+    return ClientShare(client.train, rounds)

@@ -15,9 +15,10 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from atlas.bench.memory_work import BATCH, Work
-from atlas.bench.processes import Bench, Progress, Row, Size
+from atlas.bench.memory_work import BATCH, MemoryWork
+from atlas.bench.processes import Bench, Row, Size
 from atlas.report.bench import draw_memory
+from atlas.runs.events import Progress
 
 HEAD_DIMS = {"quick": (16,), "full": (16, 32, 64, 128)}
 LENGTHS = {"quick": (64, 128), "full": (256, 512, 1024, 2048, 4096)}
@@ -46,19 +47,19 @@ def run(size: Size, progress: Progress) -> Bench:
     return Bench("memory", rows, ratios(rows, size), notes, lambda path: draw_memory(rows, path))
 
 
-def plan(names: Sequence[str], size: Size) -> list[Work]:
+def plan(names: Sequence[str], size: Size) -> list[MemoryWork]:
     """All that is measured: every head dim at one length, then every length at one head dim."""
     pairs = [(dim, LENGTH[size]) for dim in HEAD_DIMS[size]]
     pairs += [(HEAD_DIM[size], length) for length in LENGTHS[size]]
     return [
-        Work(name, dim, length, SLOW_REPEATS if name in LONGEST else REPEATS)
+        MemoryWork(name, dim, length, SLOW_REPEATS if name in LONGEST else REPEATS)
         for dim, length in dict.fromkeys(pairs)
         for name in names
         if length <= LONGEST.get(name, length)
     ]
 
 
-def _row(work: Work) -> Row:
+def _row(work: MemoryWork) -> Row:
     done = subprocess.run(  # noqa: S603 - this very interpreter
         [sys.executable, "-m", "atlas.bench.memory_work", json.dumps(asdict(work))],
         capture_output=True,

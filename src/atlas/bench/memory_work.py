@@ -1,6 +1,6 @@
 """One contender of `atlas bench memory`, measured in a process of its own.
 
-Reads a `Work` as JSON from its first argument and prints what it found as JSON.
+Reads a `MemoryWork` as JSON from its first argument and prints what it found as JSON.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ KB = 1024
 
 
 @dataclass(frozen=True)
-class Work:
+class MemoryWork:
     """What is measured: a contender, its sizes, and how often."""
 
     name: str
@@ -37,7 +37,7 @@ class Work:
     repeats: int
 
 
-class MemoryLayer(nn.Module):
+class BenchedLayer(nn.Module):
     """Projections, per-token gates and one rule: what the peer's layer has, and no more."""
 
     def __init__(self, head_dim: int, rule: Rule, run: Callable) -> None:  # type: ignore[type-arg]
@@ -82,16 +82,16 @@ def titans(head_dim: int) -> nn.Module:
 
 
 CONTENDERS: dict[str, Callable[[int], nn.Module]] = {
-    "exact": partial(MemoryLayer, rule=Rule(chunk=CHUNK), run=run_chunked),
+    "exact": partial(BenchedLayer, rule=Rule(chunk=CHUNK), run=run_chunked),
     "chunk-start": partial(
-        MemoryLayer, rule=Rule(gradient="chunk-start", chunk=CHUNK), run=run_chunked
+        BenchedLayer, rule=Rule(gradient="chunk-start", chunk=CHUNK), run=run_chunked
     ),
-    "naive": partial(MemoryLayer, rule=Rule(), run=run_naive),
+    "naive": partial(BenchedLayer, rule=Rule(), run=run_naive),
     "titans": titans,
 }
 
 
-def measure(work: Work) -> dict[str, float]:
+def measure(work: MemoryWork) -> dict[str, float]:
     """Milliseconds of the fastest forward and backward pass, and how far memory rose for it."""
     torch.manual_seed(0)
     layer = CONTENDERS[work.name](work.head_dim)
@@ -114,4 +114,4 @@ def _resident() -> int:
 
 
 if __name__ == "__main__":
-    sys.stdout.write(json.dumps(measure(Work(**json.loads(sys.argv[1])))) + "\n")
+    sys.stdout.write(json.dumps(measure(MemoryWork(**json.loads(sys.argv[1])))) + "\n")

@@ -15,6 +15,7 @@ from typing import Any, Literal, cast
 
 from atlas.config.messages import nearest
 from atlas.errors import InputError
+from atlas.runs.events import Progress
 from atlas.runs.files import write_text_atomic
 from atlas.runs.process import machine_facts
 
@@ -150,8 +151,6 @@ def run_watched(
 
 NAMES = ("federation", "memory", "server", "startup")
 Size = Literal["quick", "full"]
-Progress = Callable[[str, int, int], None]
-"""Called with (what, done, total)."""
 Row = Mapping[str, Any]
 
 

@@ -17,14 +17,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from atlas.bench.processes import Bench, Progress, Row, Size, run_watched
-from atlas.bench.server_work import Case
+from atlas.bench.processes import Bench, Row, Size, run_watched
+from atlas.bench.server_work import ServerCase
 from atlas.errors import InputError
 from atlas.report.bench import draw_server
+from atlas.runs.events import Progress
 
-CASES: dict[Size, list[Case]] = {
-    "full": [Case(n, 16, 8, 384, 1024) for n in (100, 300, 1_000, 3_000, 10_000)],
-    "quick": [Case(n, 4, 4, 96, 256) for n in (100, 300, 1_000)],
+CASES: dict[Size, list[ServerCase]] = {
+    "full": [ServerCase(n, 16, 8, 384, 1024) for n in (100, 300, 1_000, 3_000, 10_000)],
+    "quick": [ServerCase(n, 4, 4, 96, 256) for n in (100, 300, 1_000)],
 }
 SPARE = 1 << 30
 """Bytes that are to be left free on the disk."""
@@ -40,7 +41,7 @@ def run(size: Size, progress: Progress) -> Bench:
     return run_cases(CASES[size], progress)
 
 
-def run_cases(cases: Sequence[Case], progress: Progress) -> Bench:
+def run_cases(cases: Sequence[ServerCase], progress: Progress) -> Bench:
     """Measure the cases, the fewest clients first; ten times the most are simulated."""
     check_room(max(case.bytes for case in cases), Path(tempfile.gettempdir()))
     rows: list[Row] = []
@@ -64,7 +65,7 @@ def check_room(needed: int, folder: Path) -> None:
         )
 
 
-def measure_case(case: Case) -> Row:
+def measure_case(case: ServerCase) -> Row:
     """Make the clients of one case up, then plan and mix them in another process."""
     found = work_apart(["make", "measure"], case)
     seconds = found["plan_seconds"] + found["mix_seconds"]
@@ -83,7 +84,7 @@ def measure_case(case: Case) -> Row:
     }
 
 
-def work_apart(steps: Sequence[str], case: Case) -> dict[str, Any]:
+def work_apart(steps: Sequence[str], case: ServerCase) -> dict[str, Any]:
     """Take steps of `server_work`, each in a process of its own; returns what the last found."""
     spec = json.dumps(asdict(case))
     with tempfile.TemporaryDirectory(prefix="atlas-bench-server-") as name:
@@ -118,7 +119,7 @@ def slope(xs: Sequence[float], ys: Sequence[float]) -> float:
     return float(sum((x - mean_x) * (y - mean_y) for x, y in logs) / spread)
 
 
-def describe_conditions(case: Case) -> list[str]:
+def describe_conditions(case: ServerCase) -> list[str]:
     """What a reader must know to trust the figures."""
     return [
         f"{case.parameters:,} parameters a client ({case.modules} modules of {case.width} x "
@@ -134,7 +135,7 @@ def describe_conditions(case: Case) -> list[str]:
     ]
 
 
-def simulate_more(case: Case) -> tuple[str, float]:
+def simulate_more(case: ServerCase) -> tuple[str, float]:
     """Relate ten times as many clients as are measured whole.
 
     Returns:
@@ -151,7 +152,7 @@ def simulate_more(case: Case) -> tuple[str, float]:
     return words, growth
 
 
-def on_paper(rows: Sequence[Row], case: Case, growth: float) -> str:
+def on_paper(rows: Sequence[Row], case: ServerCase, growth: float) -> str:
     """What a million clients need at the cost of the most that were measured."""
     last = rows[-1]
     more = MILLION - last["clients"]

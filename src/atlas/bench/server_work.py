@@ -1,8 +1,8 @@
 """One server at work, in a process of its own: clients are made up, then planned and mixed once.
 
-`python -m atlas.bench.server_work make FOLDER SPEC` puts made-up clients on a shelf, `measure` in
+`python -m atlas.bench.server_work make FOLDER SPEC` puts made-up clients on disk, `measure` in
 place of `make` plans and mixes them, and `simulate` relates clients that exist as features alone;
-SPEC is a `Case` as JSON. What is found goes to `FOLDER/found.json`.
+SPEC is a `ServerCase` as JSON. What is found goes to `FOLDER/found.json`.
 
 The made-up clients have adapters and sketches with planted groups.
 """
@@ -24,9 +24,9 @@ from torch import Tensor
 
 from atlas.bench.processes import high_water
 from atlas.config.plan import ClusterSettings, FingerprintSettings
-from atlas.federation.fingerprints.clusters_sampled import SAMPLE, Crowd, plan_many
-from atlas.federation.state.disk import Generation, Shelf, Spec
-from atlas.federation.state.disk_mixing import MOST, mix_shelf
+from atlas.federation.fingerprints.clusters_sampled import SAMPLE, SampledPlan, plan_many
+from atlas.federation.state.disk import DiskState, Generation, Spec
+from atlas.federation.state.disk_mixing import MOST, mix_on_disk
 from atlas.federation.strategies.base import View
 from atlas.federation.strategies.relations import sparse_diffusion
 from atlas.ops.clustering.clusters import adjusted_rand, extend_labels
@@ -48,7 +48,7 @@ PARTS = ("text", "label")
 
 
 @dataclass(frozen=True)
-class Case:
+class ServerCase:
     """How many clients, and how large their adapters and sketches are."""
 
     clients: int
@@ -82,14 +82,14 @@ class Case:
         return [2 + int(task) % (LABELS - 1) for task in self.tasks()]
 
 
-def shelves(folder: Path) -> tuple[Shelf, Shelf]:
+def states(folder: Path) -> tuple[DiskState, DiskState]:
     """Where adapters and sketches are."""
-    return Shelf(folder / "adapters"), Shelf(folder / "sketches")
+    return DiskState(folder / "adapters"), DiskState(folder / "sketches")
 
 
-def make(case: Case, folder: Path) -> dict[str, Any]:
+def make(case: ServerCase, folder: Path) -> dict[str, Any]:
     """Put made-up clients on disk, and out of the system's cache."""
-    adapters, sketches = shelves(folder)
+    adapters, sketches = states(folder)
     ids = [f"client-{i:07d}" for i in range(case.clients)]
     modules = [f"module-{i:02d}" for i in range(case.modules)]
     specs = {"ranks": Spec((case.modules,), "int64"), "label_set": Spec((), "int64")}
@@ -108,12 +108,12 @@ def make(case: Case, folder: Path) -> dict[str, Any]:
     with sketches.renew(ids, dict.fromkeys(PARTS, Spec((folds, case.sketch))), {}) as made:
         for name in PARTS:
             _fill(made, name, case, own=1.0)
-    for shelf in (adapters, sketches):
-        _drop_from_cache(shelf.latest())
+    for disk in (adapters, sketches):
+        _drop_from_cache(disk.latest())
     return {}
 
 
-def _fill(made: Generation, name: str, case: Case, own: float) -> None:
+def _fill(made: Generation, name: str, case: ServerCase, own: float) -> None:
     """What a task's clients have in common, and `own` times as much that is each client's alone."""
     shape = made.specs[name].shape
     size = int(np.prod(shape))
@@ -141,9 +141,9 @@ CHECKED = 3
 """Clients whose mixture is compared with the exact one."""
 
 
-def measure(case: Case, folder: Path) -> dict[str, Any]:
+def measure(case: ServerCase, folder: Path) -> dict[str, Any]:
     """Plan and mix the clients of a folder once."""
-    adapters, sketches = shelves(folder)
+    adapters, sketches = states(folder)
     # Small factorisations gain nothing from threads: each worker has one, and a portion to itself.
     torch.set_num_threads(1)
     began, used = time.perf_counter(), time.process_time()
@@ -151,7 +151,7 @@ def measure(case: Case, folder: Path) -> dict[str, Any]:
     planned, used = time.perf_counter(), time.process_time() - used
     before = list(exact_mixtures(adapters.latest(), weights))
     resumed, idle = time.perf_counter(), time.process_time()
-    mixed = mix_shelf(adapters, weights, workers=os.cpu_count() or 1)
+    mixed = mix_on_disk(adapters, weights, workers=os.cpu_count() or 1)
     ended = time.perf_counter()
     peak = high_water(os.getpid())
     return {
@@ -166,14 +166,14 @@ def measure(case: Case, folder: Path) -> dict[str, Any]:
     }
 
 
-def plan(case: Case, sketches: Generation) -> tuple[SharedRows, dict[str, Any]]:
+def plan(case: ServerCase, sketches: Generation) -> tuple[SharedRows, dict[str, Any]]:
     """From sketches to W, by the pieces and settings of the strategy `atlas`."""
 
     def read(rows: Any) -> Mapping[str, Tensor]:  # noqa: ANN401 - a slice or positions
         return {name: sketches.read(name, rows) for name in sketches.specs}
 
     tasks = [str(task) for task in case.tasks()]
-    crowd = Crowd(sketches.clients, read, case.label_counts(), tasks)
+    crowd = SampledPlan(sketches.clients, read, case.label_counts(), tasks)
     prints, clusters = plan_many(crowd, case.fingerprint, ClusterSettings(), SEED)
     labels = None if clusters is None else clusters.labels
     examples = torch.ones(case.clients, dtype=torch.float64)
@@ -182,7 +182,7 @@ def plan(case: Case, sketches: Generation) -> tuple[SharedRows, dict[str, Any]]:
     return sparse_diffusion(view), found
 
 
-def simulate(case: Case, folder: Path) -> dict[str, Any]:
+def simulate(case: ServerCase, folder: Path) -> dict[str, Any]:
     """Group, relate and portion out clients of whom there are features only; nothing is read."""
     del folder
     torch.set_num_threads(1)
@@ -232,7 +232,7 @@ def _error(mixed: Generation, client: int, module: str, wanted: Tensor) -> float
     return float((b @ a - wanted).norm() / wanted.norm())
 
 
-WORK: Mapping[str, Callable[[Case, Path], dict[str, Any]]] = {
+WORK: Mapping[str, Callable[[ServerCase, Path], dict[str, Any]]] = {
     "make": make,
     "measure": measure,
     "simulate": simulate,
@@ -242,7 +242,7 @@ WORK: Mapping[str, Callable[[Case, Path], dict[str, Any]]] = {
 def main(arguments: list[str]) -> None:
     """Do what the command line says."""
     what, folder, spec = arguments
-    found = WORK[what](Case(**json.loads(spec)), Path(folder))
+    found = WORK[what](ServerCase(**json.loads(spec)), Path(folder))
     write_text_atomic(Path(folder) / "found.json", json.dumps(found))
 
 

@@ -11,8 +11,9 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-from atlas.bench.processes import QUIET, Bench, Progress, Row, Size, busy_note
+from atlas.bench.processes import QUIET, Bench, Row, Size, busy_note
 from atlas.report.bench import draw_startup
+from atlas.runs.events import Progress
 
 TIMES: dict[Size, int] = {"quick": 2, "full": 7}
 NO_FLOWER = "flwr --help is left out: flwr not installed; pip install 'atlas-personal[bench]'"

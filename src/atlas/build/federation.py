@@ -22,8 +22,8 @@ from atlas.build.models import (
 from atlas.config.federation import FederationConfig
 from atlas.config.plan import FingerprintSettings
 from atlas.data.clients import load_clients
-from atlas.engines.local.engine import LocalEngine, Progress
-from atlas.engines.local.groups import ACCEPTS, Group
+from atlas.engines.local.engine import LocalEngine
+from atlas.engines.local.groups import ACCEPTS, ClientGroup
 from atlas.errors import InputError
 from atlas.federation import strategies as strategies
 from atlas.federation.adapters.cohort import Cohort, adapter_shapes
@@ -31,9 +31,10 @@ from atlas.federation.batching.forward import Model
 from atlas.federation.clients import POOLS, ClientData, Holder
 from atlas.federation.fingerprints.take import print_shapes
 from atlas.federation.rounds import without_heads
-from atlas.federation.server import Plan, ServerState
+from atlas.federation.server import RunPlan, ServerState
 from atlas.federation.strategies.base import Strategy, find_strategy
 from atlas.federation.training.loop import Clock
+from atlas.runs.events import Progress
 
 
 @dataclass
@@ -50,7 +51,7 @@ class Federation:
     """
 
     config: FederationConfig
-    plan: Plan
+    plan: RunPlan
     state: ServerState
     engine: LocalEngine
     holders: dict[str, Holder]
@@ -105,7 +106,7 @@ def assemble(
         progress=progress,
     )
     fingerprint = _fingerprint(config, strategy)
-    plan = Plan(
+    plan = RunPlan(
         strategy=strategy,
         tasks={holder.id: holder.data.task.name for holder in holders},
         rounds=config.rounds,
@@ -158,7 +159,7 @@ def _fingerprint(config: FederationConfig, strategy: Strategy) -> FingerprintSet
 
 
 def _print_shapes(
-    groups: Sequence[Group], settings: FingerprintSettings
+    groups: Sequence[ClientGroup], settings: FingerprintSettings
 ) -> dict[str, dict[str, tuple[int, ...]]]:
     found = {}
     for group in groups:
@@ -177,7 +178,7 @@ def _print_shapes(
 
 def _groups(
     config: FederationConfig, strategy: Strategy, holders: Sequence[Holder]
-) -> tuple[list[Group], dict[str, Cohort]]:
+) -> tuple[list[ClientGroup], dict[str, Cohort]]:
     """Training groups (backbone and kind of task) and the server's cohorts (backbone)."""
     by_backbone: dict[str, list[Holder]] = {}
     for holder in holders:
@@ -204,14 +205,14 @@ def _group(
     model: Model,
     holders: Sequence[Holder],
     start: Cohort,
-) -> Group:
+) -> ClientGroup:
     arms = {"held": replace(start, trains=strategy.trains)}
     if (config.alone is True or strategy.keep_best) and strategy.pool == "none":
         arms["shadow"] = start
     if strategy.anchor == "global":
         arms["personal"] = start
     free = _free_step(config, strategy)
-    return Group(
+    return ClientGroup(
         model=model,
         holders={holder.id: holder for holder in holders},
         arms=arms,

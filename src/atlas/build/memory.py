@@ -16,7 +16,7 @@ from atlas.data.recall import RecallLines, RecallTask
 from atlas.data.text import TextLines
 from atlas.errors import InputError
 from atlas.memory.layer.settings import Stage, stage_at
-from atlas.memory.training.loop import Learner, Lines
+from atlas.memory.training.loop import Lines, MemoryTrainer
 from atlas.runs.seeds import generator
 
 
@@ -26,6 +26,11 @@ class Sequences(Protocol):
     @property
     def vocabulary(self) -> int:
         """How many tokens there are."""
+        ...
+
+    @property
+    def identity(self) -> str:
+        """What is read, to the bit: a run goes on with nothing else."""
         ...
 
     @property
@@ -59,7 +64,7 @@ class MemoryRun:
 
     config: MemoryConfig
     models: dict[str, AtlasForCausalLM]
-    learners: dict[str, Learner]
+    learners: dict[str, MemoryTrainer]
     sequences: Sequences
 
     def prepare(self, step: int) -> None:
@@ -102,7 +107,7 @@ def build_memory(config: MemoryConfig) -> MemoryRun:
     models: dict[str, AtlasForCausalLM] = {
         arm: _model(config, arm, sequences.vocabulary) for arm in config.arms
     }
-    learners = {arm: Learner(model, config.train) for arm, model in models.items()}
+    learners = {arm: MemoryTrainer(model, config.train) for arm, model in models.items()}
     run = MemoryRun(config, models, learners, sequences)
     for stage in reversed(run.stages):  # a bad one is refused before anything is trained
         run.take_stage(stage)

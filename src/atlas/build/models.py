@@ -14,7 +14,7 @@ from atlas.backbones.transformer import TransformerBackbone
 from atlas.config.federation import AdapterSettings, FederationConfig, TrainSettings
 from atlas.config.messages import nearest
 from atlas.config.plan import PROFILES, DeviceSettings
-from atlas.engines.local.groups import Group
+from atlas.engines.local.groups import ClientGroup
 from atlas.errors import InputError
 from atlas.federation.adapters.cohort import Cohort, Layout, Member, initial_cohort
 from atlas.federation.batching.backbone import Backbone
@@ -179,7 +179,7 @@ def deal_devices(config: FederationConfig, clients: Sequence[ClientData]) -> lis
     return dealt
 
 
-def find_sites(config: FederationConfig, groups: Sequence[Group]) -> dict[str, Site]:
+def find_sites(config: FederationConfig, groups: Sequence[ClientGroup]) -> dict[str, Site]:
     """Where every client trains; empty if ranks are fixed.
 
     Raises:

@@ -27,26 +27,26 @@ def run(
 ) -> None:
     """Run a job: a preset or a YAML file, with key=value settings on top."""
     from atlas.config.load import load_config
-    from atlas.jobs.runner import start_any
+    from atlas.jobs.runner import start_run
     from atlas.report.live import live_display
 
     if "=" in source and not source.endswith((".yaml", ".yml")):
         source, overrides = "demo", [source, *(overrides or [])]
     config = load_config(source, overrides or [])
     with live_display(console(to_stderr=as_json)) as display:
-        finished = start_any(config, out, display.event, display.step)
+        finished = start_run(config, out, display.event, display.step)
     show_finished(finished, as_json)
 
 
 def resume(name: Run, out: Out = RUNS, as_json: Json = False) -> None:
     """Go on with a stopped or killed run from its last saved round."""
-    from atlas.jobs.runner import resume_any
+    from atlas.jobs.runner import resume_run
     from atlas.jobs.show import find_run
     from atlas.report.live import live_display
 
     folder = find_run(name, out)
     with live_display(console(to_stderr=as_json)) as display:
-        finished = resume_any(folder.path, display.event, display.step)
+        finished = resume_run(folder.path, display.event, display.step)
     show_finished(finished, as_json)
 
 

@@ -57,7 +57,7 @@ class AdapterSettings(Settings):
     alpha: Annotated[float, Field(gt=0)] = 16.0
 
 
-class EarlyStop(Settings):
+class EarlyStopSettings(Settings):
     """Ends a client's local training once its validation loss stops falling."""
 
     patience: Positive = 1
@@ -85,7 +85,7 @@ class TrainSettings(Settings):
     anchor: Annotated[float, Field(ge=0)] = Field(
         0.1, description="pull toward the anchor: fedprox's mu, ditto's lambda"
     )
-    early_stop: EarlyStop | None = None
+    early_stop: EarlyStopSettings | None = None
     stacked: bool = Field(True, description="false trains clients one by one (the slow twin)")
     prefix_cache_mb: Annotated[int, Field(ge=0)] | None = Field(
         None,

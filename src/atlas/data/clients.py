@@ -20,7 +20,7 @@ from atlas.federation.clients import ClientData, Task
 def load_clients(config: FederationConfig) -> list[ClientData]:
     """All clients of a federation, sorted by id.
 
-    They come from the user's `clients` if there are any, from `data.examples` otherwise. The same
+    They come from the user's `clients` if there are any, from `data.source` otherwise. The same
     settings and seed always give the same clients, and a client's data does not depend on which
     other tasks take part.
 

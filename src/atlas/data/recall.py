@@ -95,6 +95,11 @@ class RecallLines:
         return self.task.vocabulary
 
     @property
+    def identity(self) -> str:
+        """What is drawn follows from the settings alone."""
+        return f"{self.task}, seed {self.seed}"
+
+    @property
     def chance(self) -> float:
         """Share of right answers of a guess among all values."""
         return 1 / (self.vocabulary - self.vocabulary // 2)

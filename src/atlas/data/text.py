@@ -6,6 +6,7 @@ that what is asked for was never seen.
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 
 import numpy as np
@@ -52,6 +53,11 @@ class TextLines:
                 f"task.length: {length}; allowed: below {shortest}, the bytes in the smallest part "
                 f"of {path}"
             )
+
+    @property
+    def identity(self) -> str:
+        """The text, to the byte."""
+        return hashlib.sha256(b"".join(part.tobytes() for part in self._parts.values())).hexdigest()
 
     @property
     def chance(self) -> float:

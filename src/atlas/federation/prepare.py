@@ -14,21 +14,24 @@ from atlas.config.plan import MB
 from atlas.errors import InputError
 from atlas.federation.adapters.cohort import Cohort, initial_cohort
 from atlas.federation.capacity.cost import Norms, block_of, complexities, importance_of
-from atlas.federation.capacity.grant import Grant, Site, Texts, budget_of, grant, least_ranks
+from atlas.federation.capacity.grant import Grant, LargestBatch, Site, budget_of, grant, least_ranks
 from atlas.federation.exchange.guard import Expected, Refusal, check_reply
 from atlas.federation.exchange.message import encode
 from atlas.federation.exchange.transport import Failure, Transport
 from atlas.federation.fingerprints.compare import Sketches
 from atlas.federation.fingerprints.planned import describe_planned, plan_cohort
 from atlas.federation.mixing.apply import view_of
-from atlas.federation.server import Desk, Observe, Plan, ServerState
+from atlas.federation.server import RunPlan, Server, ServerState
 from atlas.ops.capacity import Division, choose_division
+from atlas.runs.events import Observe
 
-Allotted = dict[str, dict[str, object]]
+Grants = dict[str, dict[str, object]]
 """By client: its grant as plain values, and the memory that a trial step really took."""
 
 
-def allot(plan: Plan, state: ServerState, desk: Desk, norms: Mapping[str, Norms]) -> Allotted:
+def grant_ranks(
+    plan: RunPlan, state: ServerState, server: Server, norms: Mapping[str, Norms]
+) -> Grants:
     """Grant every client its ranks and start it again with an adapter of that size.
 
     A client that does not answer, or with what is no answer, keeps the ranks it has.
@@ -36,33 +39,33 @@ def allot(plan: Plan, state: ServerState, desk: Desk, norms: Mapping[str, Norms]
     Args:
         plan: Where clients train and how ranks are granted.
         state: Its cohorts are made anew.
-        desk: Asks the clients.
+        server: Asks the clients.
         norms: Gradient norms of those who sent a fingerprint.
 
     Raises:
         InputError: If a device cannot hold the smallest ranks.
     """
-    told = desk.facts("capacity", {client: encode({}, {}) for client in sorted(plan.sites)})
-    texts = {client: _texts(desk, client, facts) for client, facts in told.items()}
+    told = server.facts("capacity", {client: encode({}, {}) for client in sorted(plan.sites)})
+    texts = {client: _texts(server, client, facts) for client, facts in told.items()}
     grants = grant_all(plan, state, {c: known for c, known in texts.items() if known}, norms)
     regrade(state, {client: found.ranks for client, found in grants.items()}, plan.seed)
     payloads = {
         client: encode({}, {"ranks": list(found.ranks), "point": found.point, "trial": True})
         for client, found in grants.items()
     }
-    measured = desk.facts("assign", payloads)
-    allotted: Allotted = {}
+    measured = server.facts("assign", payloads)
+    granted: Grants = {}
     for client, found in grants.items():
         took = {"measured": measured.get(client, {}).get("bytes")}
-        allotted[client] = found.describe() | took
-        desk.observe("granted", {"round": 0, "client": client, **allotted[client]})
-    return allotted
+        granted[client] = found.describe() | took
+        server.observe("granted", {"round": 0, "client": client, **granted[client]})
+    return granted
 
 
 def grant_all(
-    plan: Plan,
+    plan: RunPlan,
     state: ServerState,
-    known: Mapping[str, Texts],
+    known: Mapping[str, LargestBatch],
     norms: Mapping[str, Norms],
 ) -> dict[str, Grant]:
     """The grants of all clients that told what their texts take."""
@@ -82,7 +85,9 @@ def grant_all(
     return found
 
 
-def split_point(client: str, plan: Plan, texts: Texts, importance: Sequence[float]) -> int | None:
+def split_point(
+    client: str, plan: RunPlan, texts: LargestBatch, importance: Sequence[float]
+) -> int | None:
     """Blocks a client runs itself; None for all. `auto` weighs what its device can hold.
 
     Raises:
@@ -106,9 +111,9 @@ def split_point(client: str, plan: Plan, texts: Texts, importance: Sequence[floa
 
 def _division(
     site: Site,
-    plan: Plan,
+    plan: RunPlan,
     point: int,
-    texts: Texts,
+    texts: LargestBatch,
     importance: Sequence[float],
     budget: int,
 ) -> Division:
@@ -120,14 +125,14 @@ def _division(
     return Division(point, least / budget, traffic, here / sum(importance))
 
 
-def _texts(desk: Desk, client: str, told: Mapping[str, object]) -> Texts | None:
+def _texts(server: Server, client: str, told: Mapping[str, object]) -> LargestBatch | None:
     """What a client told of its texts; None, and a failure on record, if it is no answer."""
-    found = {key: told.get(key) for key in Texts._fields}
+    found = {key: told.get(key) for key in LargestBatch._fields}
     sizes = [value for value in found.values() if type(value) is int and value >= 0]
     if len(sizes) < len(found):
-        desk.fail(client, f"capacity: {found} are not whole numbers")
+        server.fail(client, f"capacity: {found} are not whole numbers")
         return None
-    return Texts(*sizes)
+    return LargestBatch(*sizes)
 
 
 def regrade(state: ServerState, ranks: Mapping[str, Sequence[int]], seed: int) -> None:
@@ -169,18 +174,18 @@ MAX_NORM = 1e6
 """Folds of a part add up to layers of length one, but a single fold can be much longer."""
 
 
-def make_plan(plan: Plan, state: ServerState, transport: Transport, observe: Observe) -> None:
+def make_plan(plan: RunPlan, state: ServerState, transport: Transport, observe: Observe) -> None:
     """Find out what the run needs to know of the clients, and grant their ranks."""
-    desk = Desk(state, transport, observe, round=0)
+    server = Server(state, transport, observe, round=0)
     norms: dict[str, Norms] = {}
     if plan.looks != "nothing":
-        found = ask_prints(plan, desk)
+        found = ask_prints(plan, server)
         norms = {client: one.norms for client, one in found.items()}
         compare_clients(plan, state, {client: one.sketches for client, one in found.items()})
         for entry in describe_plan(plan, state):
             observe("planned", entry)
     if plan.sites:
-        state.allotted = allot(plan, state, desk, norms)
+        state.granted = grant_ranks(plan, state, server, norms)
 
 
 @dataclass(frozen=True)
@@ -191,20 +196,20 @@ class Told:
     norms: Norms
 
 
-def ask_prints(plan: Plan, desk: Desk) -> dict[str, Told]:
+def ask_prints(plan: RunPlan, server: Server) -> dict[str, Told]:
     """The fingerprints of all clients that send a usable one."""
     request = encode({}, {"settings": plan.fingerprint.model_dump(mode="json")})
     found: dict[str, Told] = {}
     payloads = dict.fromkeys(sorted(plan.print_shapes), request)
-    for client, reply in desk.ask("fingerprint", payloads).items():
+    for client, reply in server.ask("fingerprint", payloads).items():
         message = check_reply(reply, Expected(plan.print_shapes[client], max_norm=MAX_NORM))
         if isinstance(message, Refusal):
-            desk.refuse(client, f"fingerprint: {message.reason}")
+            server.refuse(client, f"fingerprint: {message.reason}")
             continue
         norms = message.facts.get("norms")
         found[client] = Told(message.tensors, _checked(norms))
         entry = {"round": 0, "client": client, "examples": message.facts["examples"]}
-        desk.observe("fingerprinted", entry | {"norms": norms})
+        server.observe("fingerprinted", entry | {"norms": norms})
     return found
 
 
@@ -219,7 +224,7 @@ def _checked(norms: object) -> Norms:
     }
 
 
-def compare_clients(plan: Plan, state: ServerState, sketches: Mapping[str, Sketches]) -> None:
+def compare_clients(plan: RunPlan, state: ServerState, sketches: Mapping[str, Sketches]) -> None:
     """Fill in the plan of every cohort from its clients' sketches."""
     clusters = plan.clusters if plan.looks == "clusters" else None
     for name, cohort in state.cohorts.items():
@@ -228,7 +233,7 @@ def compare_clients(plan: Plan, state: ServerState, sketches: Mapping[str, Sketc
         )
 
 
-def describe_plan(plan: Plan, state: ServerState) -> list[dict[str, object]]:
+def describe_plan(plan: RunPlan, state: ServerState) -> list[dict[str, object]]:
     """The plan of every cohort as plain values."""
     found = []
     for name, planned in state.planned.items():

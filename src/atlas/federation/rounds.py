@@ -13,13 +13,14 @@ from atlas.federation.exchange.message import Message, encode
 from atlas.federation.exchange.transport import Transport
 from atlas.federation.mixing.apply import mix_cohort, relate, view_of
 from atlas.federation.mixing.deliver import Mixing, deliver, describe_mixing
-from atlas.federation.server import Desk, Observe, Plan, ServerState
+from atlas.federation.server import RunPlan, Server, ServerState
 from atlas.federation.strategies.base import Strategy
+from atlas.runs.events import Observe
 from atlas.runs.seeds import generator
 
 
 def run_rounds(
-    plan: Plan,
+    plan: RunPlan,
     state: ServerState,
     transport: Transport,
     observe: Observe,
@@ -44,22 +45,22 @@ def run_rounds(
     return state.round >= plan.rounds
 
 
-def run_round(plan: Plan, state: ServerState, transport: Transport, observe: Observe) -> None:
+def run_round(plan: RunPlan, state: ServerState, transport: Transport, observe: Observe) -> None:
     """One round, from local training to delivered mixtures."""
     started = time.perf_counter()
     number = state.round + 1
     clients = sample_clients(plan, state, number)
     observe("round_started", {"round": number, "clients": clients})
-    desk = Desk(state, transport, observe, number)
+    server = Server(state, transport, observe, number)
     rule = plan.strategy
-    accepted = _fit(state, desk, clients, rule)
+    accepted = _fit(state, server, clients, rule)
     for name, cohort in list(state.cohorts.items()):
         replied = {c: m.tensors for c, m in accepted.items() if c in cohort.places}
         trained = cohort.put(replied)
         weights = relate(plan, state, trained, set(replied), number)
         mixed = [mix_cohort(trained, w, space=rule.space, heads=rule.heads) for w in weights]
         state.cohorts[name] = trained
-        taken = deliver(desk, mixed, weights, set(clients), rule)
+        taken = deliver(server, mixed, weights, set(clients), rule)
         if rule.deliver == "merge":
             begun = [client for client, found in taken.items() if found.accept]
             state.cohorts[name] = restart(trained, begun, plan.seed)
@@ -67,13 +68,13 @@ def run_round(plan: Plan, state: ServerState, transport: Transport, observe: Obs
         entry = describe_mixing(Mixing(trained, weights, mixed, clusters), taken)
         observe("mixed", {"round": number, **entry})
     if plan.validate_every and number % plan.validate_every == 0:
-        _validate(state, desk)
+        _validate(state, server)
     state.round = number
     seconds = time.perf_counter() - started
-    observe("round_finished", {"round": number, "seconds": seconds, **desk.traffic})
+    observe("round_finished", {"round": number, "seconds": seconds, **server.traffic})
 
 
-def sample_clients(plan: Plan, state: ServerState, number: int) -> list[str]:
+def sample_clients(plan: RunPlan, state: ServerState, number: int) -> list[str]:
     """Who is asked this round, addressed by seed and round alone."""
     everyone = sorted(client for cohort in state.cohorts.values() for client in cohort.clients)
     if plan.sample >= 1.0:
@@ -83,10 +84,12 @@ def sample_clients(plan: Plan, state: ServerState, number: int) -> list[str]:
     return sorted(everyone[i] for i in chosen)
 
 
-def _fit(state: ServerState, desk: Desk, clients: list[str], rule: Strategy) -> dict[str, Message]:
-    request = encode({}, {"round": desk.round})
+def _fit(
+    state: ServerState, server: Server, clients: list[str], rule: Strategy
+) -> dict[str, Message]:
+    request = encode({}, {"round": server.round})
     accepted = {}
-    for client, reply in desk.ask("fit", dict.fromkeys(clients, request)).items():
+    for client, reply in server.ask("fit", dict.fromkeys(clients, request)).items():
         cohort = state.cohort_of(client)
         dtype = next(iter(cohort.tensors.values())).dtype
         member = cohort.members[cohort.places[client]]
@@ -94,22 +97,22 @@ def _fit(state: ServerState, desk: Desk, clients: list[str], rule: Strategy) -> 
         expected = Expected({k: v for k, v in shapes.items() if rule.travels(k)}, dtype)
         message = check_reply(reply, expected)
         if isinstance(message, Refusal):
-            desk.refuse(client, message.reason)
+            server.refuse(client, message.reason)
             continue
         accepted[client] = message
         state.examples[client] = int(message.facts["examples"])
         facts = {name: message.facts.get(name) for name in ("examples", "steps", "loss")}
-        split = desk.count_split(client, message.facts)
-        desk.observe("fitted", {"round": desk.round, "client": client, **facts, **split})
+        split = server.count_split(client, message.facts)
+        server.observe("fitted", {"round": server.round, "client": client, **facts, **split})
     return accepted
 
 
-def _validate(state: ServerState, desk: Desk) -> None:
+def _validate(state: ServerState, server: Server) -> None:
     request = encode({}, {"split": "validation", "arm": "held"})
     clients = sorted(c for cohort in state.cohorts.values() for c in cohort.clients)
-    for client, facts in desk.facts("evaluate", dict.fromkeys(clients, request)).items():
+    for client, facts in server.facts("evaluate", dict.fromkeys(clients, request)).items():
         scores = facts.get("members")
-        desk.observe("validated", {"round": desk.round, "client": client, "members": scores})
+        server.observe("validated", {"round": server.round, "client": client, "members": scores})
 
 
 def without_heads(cohort: Cohort) -> Cohort:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from atlas.config.plan import (
@@ -23,14 +23,9 @@ from atlas.federation.exchange.transport import (
     TaskName,
     Transport,
 )
-from atlas.federation.fingerprints.planned import Planned
+from atlas.federation.fingerprints.planned import CohortPlan
 from atlas.federation.strategies.base import Looks, Strategy
-
-Observe = Callable[[str, Mapping[str, object]], None]
-
-
-def ignore(event: str, fields: Mapping[str, object]) -> None:
-    """Nobody watches."""
+from atlas.runs.events import Observe
 
 
 @dataclass
@@ -42,7 +37,7 @@ class ServerState:
         round: The last round done.
         examples: Training examples of every client that ever replied.
         planned: What was found out before the first round, by backbone; kept beside the rounds.
-        allotted: What was granted to each client before the first round; empty for fixed ranks.
+        granted: What was granted to each client before the first round; empty for fixed ranks.
         ledger: Bytes so far.
         refused: Replies that the guard did not let in.
         failures: Clients that did not do what they were asked.
@@ -51,8 +46,8 @@ class ServerState:
     cohorts: dict[str, Cohort]
     round: int = 0
     examples: dict[str, int] = field(default_factory=dict)
-    planned: dict[str, Planned] = field(default_factory=dict)
-    allotted: dict[str, dict[str, object]] = field(default_factory=dict)
+    planned: dict[str, CohortPlan] = field(default_factory=dict)
+    granted: dict[str, dict[str, object]] = field(default_factory=dict)
     ledger: Ledger = field(default_factory=Ledger)
     refused: list[dict[str, object]] = field(default_factory=list)
     failures: list[dict[str, object]] = field(default_factory=list)
@@ -61,14 +56,14 @@ class ServerState:
         """The cohort a client belongs to."""
         return next(c for c in self.cohorts.values() if client in c.places)
 
-    def planned_for(self, cohort: Cohort) -> Planned:
+    def planned_for(self, cohort: Cohort) -> CohortPlan:
         """What was found out of a cohort's clients; a client is in one cohort only."""
         names = (name for name, own in self.cohorts.items() if own.clients == cohort.clients)
-        return self.planned.get(next(names), Planned({}))
+        return self.planned.get(next(names), CohortPlan({}))
 
 
 @dataclass
-class Desk:
+class Server:
     """Sends and receives for one round: counts bytes, logs refusals and failures."""
 
     state: ServerState
@@ -130,7 +125,7 @@ class Desk:
 
 
 @dataclass(frozen=True)
-class Plan:
+class RunPlan:
     """The fixed choices of a run.
 
     Attributes:

@@ -1,30 +1,32 @@
-"""What runs of every kind share: a folder begun, threads, the log and what watches it.
+"""One skeleton for every kind of run: lock, resume, same data, save, interrupt, finish.
 
-Any run, whatever its kind.
+A kind of run gives its steps (`Job`); everything that makes a run safe to stop, kill and resume is
+here and nowhere else. `start_run` and `resume_run` are what verbs and studies call.
 """
 
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
 from atlas.config.load import RunConfig, dump_config, load_resolved
 from atlas.config.memory import MemoryConfig
-from atlas.engines.local.engine import Progress
 from atlas.errors import InputError
-from atlas.jobs.federation.run import resume_run, start_run
-from atlas.runs.events import EventLog
-from atlas.runs.folder import RunFolder, read_summary, write_text_atomic
-from atlas.runs.process import machine_facts, share_heap, usable_cores
+from atlas.runs.checkpoint import Checkpoint, latest_round, save_round
+from atlas.runs.events import EventLog, Observe, Progress, drop_after_round
+from atlas.runs.files import write_text_atomic
+from atlas.runs.folder import RunFolder, read_summary
+from atlas.runs.process import machine_facts, share_heap, stop_after_round, usable_cores
 
 ENDINGS = ("stopped", "tested")
 """Events of an end that is now no end, or that will be reached again."""
-Watch = Callable[[str, Mapping[str, object]], None]
 
 
 @dataclass(frozen=True)
@@ -33,6 +35,153 @@ class Finished:
 
     folder: RunFolder
     summary: dict[str, Any] | None
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """What a job needs to go on after the round just made."""
+
+    tensors: Mapping[str, torch.Tensor]
+    meta: Mapping[str, object]
+    blobs: Mapping[str, bytes] = field(default_factory=dict)
+
+
+class Job(Protocol):
+    """The steps of one kind of run."""
+
+    @property
+    def identity(self) -> Mapping[str, str]:
+        """Hashes of all that was read, by what it is: a run goes on with nothing else."""
+        ...
+
+    @property
+    def round(self) -> int:
+        """The last round made."""
+        ...
+
+    def facts(self) -> dict[str, object]:
+        """What the log says where a run starts or goes on."""
+        ...
+
+    def begin(self, folder: RunFolder, observe: Observe) -> None:
+        """Find out what must be known before the first round."""
+        ...
+
+    def run_rounds(self, observe: Observe, after_round: Callable[[], bool]) -> bool:
+        """Make the rounds that are left; False if `after_round` said to stop before the last."""
+        ...
+
+    def snapshot(self, seconds: float) -> Snapshot:
+        """What is saved after a round; `seconds` is what the run has taken so far."""
+        ...
+
+    def restore(self, folder: RunFolder, saved: Checkpoint) -> float:
+        """Put a saved round back; returns the seconds that the run had taken by then.
+
+        Raises:
+            InputError: It does not fit this run.
+        """
+        ...
+
+    def finish(self, folder: RunFolder, observe: Observe, seconds: float) -> dict[str, Any]:
+        """Read the test data, write results, the summary last; returns it."""
+        ...
+
+    def draw(self, folder: RunFolder) -> None:
+        """Draw the pictures of a finished run."""
+        ...
+
+
+def start_run(
+    config: RunConfig,
+    parent: Path,
+    watch: Observe | None = None,
+    progress: Progress | None = None,
+) -> Finished:
+    """Start a new run in a fresh folder under `parent`.
+
+    Data and models are loaded first, so that bad input leaves no folder behind.
+    """
+    threads = set_threads(config)
+    job = open_job(config, progress)
+    return carry_on(job, new_folder(config, parent, threads), watch)
+
+
+def resume_run(
+    path: Path, watch: Observe | None = None, progress: Progress | None = None
+) -> Finished:
+    """Go on with a run from its last saved round; of a finished run the summary is returned."""
+    folder = RunFolder.open(path)
+    if (done := known_result(folder)) is not None:
+        return done  # whatever today's settings would say of it
+    config = load_resolved(folder.config)
+    use_threads(recorded_threads(folder))
+    return carry_on(open_job(config, progress), folder, watch)
+
+
+def open_job(config: RunConfig, progress: Progress | None) -> Job:
+    """The steps of a run of the config's kind; each kind does without the other's models."""
+    if isinstance(config, MemoryConfig):
+        from atlas.jobs.memory.steps import MemoryJob
+
+        return MemoryJob.open(config, progress)
+    from atlas.jobs.federation.run import FederationJob
+
+    return FederationJob.open(config, progress)
+
+
+def carry_on(job: Job, folder: RunFolder, watch: Observe | None) -> Finished:
+    """Run a job in its folder from wherever it is to its end, or until it is asked to stop."""
+    began = time.perf_counter()
+    notify = None if watch is None else partial(watch, "stopping", {})
+    with folder.lock(), stop_after_round(notify) as stop:
+        saved = latest_round(folder.rounds)
+        before = 0.0
+        if saved is not None:
+            check_identity(job, saved)
+            before = job.restore(folder, saved)
+        if folder.events.exists():
+            drop_after_round(folder.events, job.round, ENDINGS)
+        with EventLog(folder.events) as log:
+            observe = observer(log, watch)
+            observe("started" if saved is None else "resumed", job.facts())
+            if saved is None:
+                job.begin(folder, observe)
+
+            def after_round() -> bool:
+                # Events first: a saved round must never be without its history.
+                log.sync()
+                save(job, folder, before + time.perf_counter() - began)
+                return not stop.requested
+
+            if not job.run_rounds(observe, after_round):
+                observe("stopped", {"round": job.round})
+                return Finished(folder, None)
+            summary = job.finish(folder, observe, before + time.perf_counter() - began)
+        job.draw(folder)
+    return Finished(folder, summary)
+
+
+def save(job: Job, folder: RunFolder, seconds: float) -> None:
+    """Save the round just made, with what it was made from."""
+    found = job.snapshot(seconds)
+    meta = {"identity": dict(job.identity), **found.meta}
+    save_round(folder.rounds, job.round, tensors=found.tensors, meta=meta, blobs=found.blobs)
+
+
+def check_identity(job: Job, saved: Checkpoint) -> None:
+    """Refuse to go on with other data or weights than a round was made from.
+
+    Raises:
+        InputError: Something else is read now.
+    """
+    known: Any = saved.meta.get("identity", {})
+    for what, found in job.identity.items():
+        if known.get(what) != found:
+            raise InputError(
+                f"round {saved.number} was saved with other {what}; a run goes on only with the "
+                "data and weights it was started with"
+            )
 
 
 def new_folder(config: RunConfig, parent: Path, threads: int) -> RunFolder:
@@ -72,7 +221,7 @@ def recorded_threads(folder: RunFolder) -> int:
     return threads
 
 
-def observer(log: EventLog, watch: Watch | None) -> Watch:
+def observer(log: EventLog, watch: Observe | None) -> Observe:
     """Writes events to the log, and passes them on."""
 
     def observe(event: str, fields: Mapping[str, object]) -> None:
@@ -81,29 +230,3 @@ def observer(log: EventLog, watch: Watch | None) -> Watch:
             watch(event, fields)
 
     return observe
-
-
-def start_any(
-    config: RunConfig, parent: Path, watch: Watch | None = None, progress: Progress | None = None
-) -> Finished:
-    """Start a new run in a fresh folder under `parent`."""
-    if isinstance(config, MemoryConfig):
-        from atlas.jobs.memory.steps import start_memory  # a federation can do without its models
-
-        return start_memory(config, parent, watch, progress)
-    return start_run(config, parent, watch, progress)
-
-
-def resume_any(
-    path: Path, watch: Watch | None = None, progress: Progress | None = None
-) -> Finished:
-    """Go on with a run from its last saved round; of a finished run the summary is returned."""
-    folder = RunFolder.open(path)
-    if (done := known_result(folder)) is not None:
-        return done  # whatever today's settings would say of it
-    config = load_resolved(folder.config)
-    if isinstance(config, MemoryConfig):
-        from atlas.jobs.memory.steps import resume_memory
-
-        return resume_memory(config, folder, watch, progress)
-    return resume_run(path, watch, progress)

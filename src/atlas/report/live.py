@@ -103,7 +103,7 @@ def _span(values: Sequence[int]) -> str:
     return str(least) if least == most else f"{least} to {most}"
 
 
-class Lines(Protocol):
+class LineMaker(Protocol):
     """Makes lines of text from events."""
 
     def add(self, name: str, fields: Mapping[str, Any]) -> str | None:
@@ -111,7 +111,7 @@ class Lines(Protocol):
         ...
 
 
-LINES: dict[str, Callable[[], Lines]] = {"federation": RoundLine, "memory": MemoryLine}
+LINES: dict[str, Callable[[], LineMaker]] = {"federation": RoundLine, "memory": MemoryLine}
 """By kind of run."""
 
 
@@ -120,7 +120,7 @@ class PlainDisplay:
 
     def __init__(self, console: Console) -> None:
         self.console = console
-        self.line: Lines = RoundLine()
+        self.line: LineMaker = RoundLine()
         self.last = 0
 
     def event(self, name: str, fields: Mapping[str, Any]) -> None:

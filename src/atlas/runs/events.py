@@ -4,13 +4,23 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
 
 from atlas.errors import InputError
 from atlas.runs.files import to_json_line, write_bytes_atomic
+
+Observe = Callable[[str, Mapping[str, object]], None]
+"""Receives what happens in a run: an event's name and its fields."""
+
+Progress = Callable[[str, int, int], None]
+"""Receives how far a long piece of work is: (what, done, total)."""
+
+
+def ignore(event: str, fields: Mapping[str, object]) -> None:
+    """Nobody watches."""
 
 
 class EventLog:

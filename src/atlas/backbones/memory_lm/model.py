@@ -17,7 +17,7 @@ from atlas.backbones.memory_lm.cache import AtlasCache, Padding, read_padding
 from atlas.backbones.memory_lm.config import AtlasConfig
 from atlas.memory.layer.branch import CausalConvolution, MemoryBranch
 from atlas.memory.layer.continuum import ContinuumLevel
-from atlas.memory.layer.gates import Floors, Gate, Manner, Watch
+from atlas.memory.layer.gates import Floors, Gate, ReadMode, Watch
 from atlas.memory.layer.layer import MemoryLayer
 from atlas.memory.layer.observe import LayerView, observe
 from atlas.memory.layer.settings import Stage
@@ -50,16 +50,16 @@ class AtlasBlock(GradientCheckpointingLayer):  # type: ignore[misc]
         self.mlp = config.feed_forward_part()
         self.floors = config.floors()
 
-    def start(self, batch: int, manner: Manner | None = None) -> BlockState:
+    def start(self, batch: int, mode: ReadMode | None = None) -> BlockState:
         """The state before the first token."""
-        return BlockState(self.mixer.start(batch, self._manner(manner)), self.mlp.start(batch))
+        return BlockState(self.mixer.start(batch, self._mode(mode)), self.mlp.start(batch))
 
     def forward(
         self,
         hidden: Tensor,
         state: BlockState | None = None,
         real: Tensor | None = None,
-        manner: Manner | None = None,
+        mode: ReadMode | None = None,
     ) -> tuple[Tensor, BlockState]:
         """Read T tokens.
 
@@ -67,20 +67,20 @@ class AtlasBlock(GradientCheckpointingLayer):  # type: ignore[misc]
             hidden: [B, T, D].
             state: Before the first of them; None at the start of a text.
             real: False at padding, [B, T]; None if it need not be known.
-            manner: How to read; None is as the config says.
+            mode: How to read; None is as the config says.
 
         Returns:
             [B, T, D] and the state after the last token.
         """
-        how = self._manner(manner)
+        how = self._mode(mode)
         before = self.start(len(hidden), how) if state is None else state
         mixed, layer = self.mixer(self.input_layernorm(hidden), before.layer, real, how)
         hidden = hidden + mixed
         added, levels = self.mlp(self.post_attention_layernorm(hidden), before.levels)
         return hidden + added, BlockState(layer, levels)
 
-    def _manner(self, manner: Manner | None) -> Manner:
-        return Manner(self.floors) if manner is None else manner
+    def _mode(self, mode: ReadMode | None) -> ReadMode:
+        return ReadMode(self.floors) if mode is None else mode
 
 
 class AtlasPreTrainedModel(PreTrainedModel):  # type: ignore[misc]
@@ -93,6 +93,19 @@ class AtlasPreTrainedModel(PreTrainedModel):  # type: ignore[misc]
     _no_split_modules = ["AtlasBlock"]
     _skip_keys_device_placement = ["past_key_values"]
     _can_record_outputs = {"hidden_states": AtlasBlock}
+
+    @classmethod
+    def from_pretrained(cls, *args: Any, **settings: Any) -> Any:  # noqa: ANN401 - the library's
+        """A saved model, its weights in memory of their own.
+
+        The library maps them from the file, where they begin at any byte. On some processors matrix
+        products then round otherwise than those of the model that was saved.
+        """
+        loaded = super().from_pretrained(*args, **settings)
+        model = loaded[0] if isinstance(loaded, tuple) else loaded
+        for weights in (*model.parameters(), *model.buffers()):
+            weights.data = weights.data.clone()
+        return loaded
 
     def set_chunks(self, stage: Stage) -> None:
         """Go on with the chunks of a stage (see `atlas.memory.layer.settings`); no weight changes.
@@ -189,8 +202,8 @@ class AtlasModel(AtlasPreTrainedModel):
         for i, block in enumerate(self.layers):
             before = cache.states[i] if cache.states else None
             watch = None if views is None else _put(views, f"layers.{i}")
-            manner = Manner(self.config.floors() if floors is None else floors, watch)
-            hidden, after = block(hidden, before, padding.real, manner)
+            mode = ReadMode(self.config.floors() if floors is None else floors, watch)
+            hidden, after = block(hidden, before, padding.real, mode)
             states.append(after)
         return hidden, states
 

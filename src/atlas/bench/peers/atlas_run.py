@@ -10,7 +10,7 @@ from atlas.bench.federation_work import CONFIG
 from atlas.bench.peers.rounds import RoundLog, given
 from atlas.config.load import load_resolved_federation
 from atlas.federation.strategies.base import Strategy, data_shares, register
-from atlas.jobs.federation.run import start_run
+from atlas.jobs.runner import start_run
 
 RULE = Strategy(name="fedavg-factors", relation=data_shares, space="factors", heads="personal")
 """What Flower's FedAvg does to the arrays it is sent. Atlas's own `fedavg` averages products, which

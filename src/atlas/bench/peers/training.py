@@ -18,7 +18,7 @@ from transformers import (
 from transformers.utils import logging
 
 from atlas.backbones.tokenizer import Specials, causal_inputs, classification_inputs
-from atlas.bench.federation_work import Work, read_work
+from atlas.bench.federation_work import FederationWork, read_work
 from atlas.federation.batching.backbone import Inputs
 
 ROOT = "base_model.model."
@@ -32,7 +32,7 @@ class Trainer:
         start: Tensors that every client starts with, by Atlas's names.
     """
 
-    def __init__(self, work: Work, start: Mapping[str, Tensor]) -> None:
+    def __init__(self, work: FederationWork, start: Mapping[str, Tensor]) -> None:
         self.work, self.start = work, dict(start)
         self._model = _load(work)
         trained = [(n, p) for n, p in self._model.named_parameters() if p.requires_grad]
@@ -87,7 +87,7 @@ def trainer_of(folder: Path) -> Trainer:
     return Trainer(*read_work(folder))
 
 
-def _load(work: Work) -> Any:  # noqa: ANN401 - PEFT is not typed
+def _load(work: FederationWork) -> Any:  # noqa: ANN401 - PEFT is not typed
     logging.set_verbosity_error()
     logging.disable_progress_bar()
     given: dict[str, Any] = {"dtype": torch.float32, "local_files_only": True}

@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from atlas.config.federation import TrainSettings
-from atlas.engines.local.groups import Group
+from atlas.engines.local.groups import ClientGroup
 from atlas.federation.batching.forward import stack_cohorts
 from atlas.federation.batching.store import ExampleStore
 from atlas.federation.prepare import regraded
@@ -88,7 +88,7 @@ def _storage_id(value: Tensor) -> int:
     return int(value.untyped_storage()._cdata)  # noqa: SLF001 - the storage's identity
 
 
-def tell_capacity(group: Group, client: str, batch: int) -> dict[str, int]:
+def tell_capacity(group: ClientGroup, client: str, batch: int) -> dict[str, int]:
     """What a batch of a client's training texts can hold at most; see `Texts`."""
     store = group.store
     rows = store.rows(f"{client}/train")
@@ -101,7 +101,7 @@ def tell_capacity(group: Group, client: str, batch: int) -> dict[str, int]:
     }
 
 
-def take_ranks(group: Group, ranks: Mapping[str, Sequence[int]], seed: int) -> None:
+def take_ranks(group: ClientGroup, ranks: Mapping[str, Sequence[int]], seed: int) -> None:
     """Start clients of a group again with other ranks.
 
     Raises:
@@ -116,7 +116,7 @@ def take_ranks(group: Group, ranks: Mapping[str, Sequence[int]], seed: int) -> N
     group.moments.clear()
 
 
-def take_split(group: Group, client: str, point: object) -> None:
+def take_split(group: ClientGroup, client: str, point: object) -> None:
     """From now on a client runs `point` blocks itself; None for all of them.
 
     Raises:
@@ -130,7 +130,7 @@ def take_split(group: Group, client: str, point: object) -> None:
         raise ValueError(f"split point {point!r} of {client}: {group.model.backbone.depth} blocks")
 
 
-def trial_bytes(group: Group, client: str, settings: TrainSettings, seed: int) -> int:
+def trial_bytes(group: ClientGroup, client: str, settings: TrainSettings, seed: int) -> int:
     """Memory that training takes, measured: one step on the client's longest texts.
 
     Of a split step it is the client's half. What the step trained is thrown away.

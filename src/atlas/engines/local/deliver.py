@@ -19,7 +19,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from atlas.engines.local.groups import Group
+from atlas.engines.local.groups import ClientGroup
 from atlas.federation.adapters.cohort import Adapter, Cohort, restart
 from atlas.federation.batching.forward import stack_cohorts
 from atlas.federation.batching.store import Rows
@@ -72,11 +72,11 @@ def blend(own: Cohort, mixture: Cohort, share: float) -> Cohort:
     return replace(own, tensors=tensors)
 
 
-def choose_best(group: Group, offers: Mapping[str, Sequence[Adapter]]) -> dict[str, Taken]:
+def choose_best(group: ClientGroup, offers: Mapping[str, Sequence[Adapter]]) -> dict[str, Taken]:
     """A client takes the mixture that suits it best, unless its own adapter is clearly better.
 
-    Then, or where any share is as welcome (`Group.accepting`), it takes the share that suits it
-    best, which may be none. The loss on its validation data decides.
+    Then, or where any share is as welcome (`ClientGroup.accepting`), it takes the share that suits
+    it best, which may be none. The loss on its validation data decides.
     """
     best = _best_blends(group, offers)
     group.arms["held"] = group.arms["held"].put({c: one.adapter for c, one in best.items()})
@@ -101,7 +101,7 @@ class _Search:
         best: The fittest found.
     """
 
-    group: Group
+    group: ClientGroup
     offers: Mapping[str, Sequence[Adapter]]
     own: Cohort
     best: dict[str, _Choice] = field(default_factory=dict)
@@ -131,7 +131,7 @@ class _Search:
         return doubters
 
 
-def _best_blends(group: Group, offers: Mapping[str, Sequence[Adapter]]) -> dict[str, _Choice]:
+def _best_blends(group: ClientGroup, offers: Mapping[str, Sequence[Adapter]]) -> dict[str, _Choice]:
     clients = sorted(offers)
     held = group.arms["held"].select(clients)
     # A client whose own training blew up has nothing to blend with.
@@ -147,7 +147,9 @@ def _best_blends(group: Group, offers: Mapping[str, Sequence[Adapter]]) -> dict[
     return search.best
 
 
-def _losses(group: Group, cohort: Cohort, clients: Sequence[str]) -> dict[str, NDArray[np.float64]]:
+def _losses(
+    group: ClientGroup, cohort: Cohort, clients: Sequence[str]
+) -> dict[str, NDArray[np.float64]]:
     """The loss of every validation example of each client."""
     if not clients:
         return {}
@@ -160,7 +162,7 @@ def _finite(adapter: Adapter) -> bool:
     return all(bool(torch.isfinite(value).all()) for value in adapter.values())
 
 
-def validate(group: Group, cohort: Cohort, clients: Sequence[str]) -> dict[str, Scores]:
+def validate(group: ClientGroup, cohort: Cohort, clients: Sequence[str]) -> dict[str, Scores]:
     """Scores of clients' adapters in `cohort` on their own validation data."""
     picks = [group.store.rows(f"{client}/validation") for client in clients]
     tasks = [group.holders[client].data.task for client in clients]
@@ -168,18 +170,18 @@ def validate(group: Group, cohort: Cohort, clients: Sequence[str]) -> dict[str, 
     return dict(zip(clients, score_labels(group.store, stack, picks, tasks), strict=True))
 
 
-def replace_held(group: Group, offers: Mapping[str, Sequence[Adapter]]) -> dict[str, Taken]:
+def replace_held(group: ClientGroup, offers: Mapping[str, Sequence[Adapter]]) -> dict[str, Taken]:
     """Plain delivery: the one mixture offered becomes the client's adapter."""
     group.arms["held"] = group.arms["held"].put({c: one[0] for c, one in offers.items() if one})
     return {client: Taken(0, 1.0 if one else 0.0) for client, one in offers.items()}
 
 
-def arm_in_use(group: Group) -> str:
+def arm_in_use(group: ClientGroup) -> str:
     """The arm clients answer with: a personal adapter goes before what they hold to share."""
     return "personal" if "personal" in group.arms else "held"
 
 
-def final_cohort(group: Group, arm: str) -> Cohort:
+def final_cohort(group: ClientGroup, arm: str) -> Cohort:
     """The adapters that count at the end.
 
     `alone` is the shadow. `final` is what clients hold; where the best is kept, a client whose
@@ -193,7 +195,7 @@ def final_cohort(group: Group, arm: str) -> Cohort:
     return group.arms["held"].put(solo)
 
 
-def better_alone(group: Group, clients: Sequence[str]) -> list[str]:
+def better_alone(group: ClientGroup, clients: Sequence[str]) -> list[str]:
     """Clients whose shadow is right clearly more often than what they hold."""
     picks = [group.store.rows(f"{client}/validation") for client in clients]
     held, shadow = (_faults(group, arm, clients, picks) for arm in ("held", "shadow"))
@@ -205,7 +207,7 @@ def better_alone(group: Group, clients: Sequence[str]) -> list[str]:
 
 
 def _faults(
-    group: Group, arm: str, clients: Sequence[str], picks: Sequence[Rows]
+    group: ClientGroup, arm: str, clients: Sequence[str], picks: Sequence[Rows]
 ) -> list[NDArray[np.float64]]:
     """How wrong every validation example is, by client; causal tasks by their loss.
 
@@ -227,7 +229,7 @@ def _faults(
 
 
 def merge_held(
-    group: Group, offers: Mapping[str, Sequence[Adapter]], seed: int
+    group: ClientGroup, offers: Mapping[str, Sequence[Adapter]], seed: int
 ) -> dict[str, Taken]:
     """Add the one mixture offered to each client's dense change; heads take their places.
 

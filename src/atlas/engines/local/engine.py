@@ -19,15 +19,15 @@ from atlas.engines.local.deliver import (
 )
 from atlas.engines.local.fingerprint import print_group
 from atlas.engines.local.fit import fit_group
-from atlas.engines.local.groups import Group, load_client, save_client, score_on_test
+from atlas.engines.local.groups import ClientGroup, load_client, save_client, score_on_test
 from atlas.errors import InputError
 from atlas.federation.adapters.cohort import Adapter, adapter_sha256
 from atlas.federation.exchange.message import Message, MessageError, decode, encode
 from atlas.federation.exchange.transport import Failure, Reply, TaskName
 from atlas.federation.mixing.deliver import unpack_mixtures
 from atlas.federation.training.loop import Clock
+from atlas.runs.events import Progress
 
-Progress = Callable[[str, int, int], None]
 EXPECTED_FAILURES = (RuntimeError, ValueError, OSError, MessageError)
 """What a client's own work may raise; anything else is a fault of ours and ends the run."""
 
@@ -45,7 +45,7 @@ class LocalEngine:
 
     def __init__(
         self,
-        groups: Sequence[Group],
+        groups: Sequence[ClientGroup],
         settings: TrainSettings,
         *,
         clock: Clock,
@@ -96,8 +96,8 @@ class LocalEngine:
 
     def _isolated(
         self,
-        handler: Callable[[Group, Mapping[str, Message]], dict[str, Reply]],
-        group: Group,
+        handler: Callable[[ClientGroup, Mapping[str, Message]], dict[str, Reply]],
+        group: ClientGroup,
         asked: Mapping[str, Message],
     ) -> dict[str, Reply]:
         """Run a handler for all clients at once; if that fails, one by one to find who failed."""
@@ -113,7 +113,7 @@ class LocalEngine:
             replies |= self._isolated(handler, group, {client: message})
         return replies
 
-    def _fit(self, group: Group, asked: Mapping[str, Message]) -> dict[str, Reply]:
+    def _fit(self, group: ClientGroup, asked: Mapping[str, Message]) -> dict[str, Reply]:
         number = int(next(iter(asked.values())).facts["round"])
         clock = Clock(self.clock.seed, number, self.clock.rounds)
         report = self.progress
@@ -125,11 +125,11 @@ class LocalEngine:
             replies[client] = encode(self._outgoing(group, client), {**found, "examples": count})
         return replies
 
-    def _outgoing(self, group: Group, client: str) -> Adapter:
+    def _outgoing(self, group: ClientGroup, client: str) -> Adapter:
         adapter = group.arms["held"].take(client)
         return {name: value for name, value in adapter.items() if self.travels(name)}
 
-    def _deliver(self, group: Group, asked: Mapping[str, Message]) -> dict[str, Reply]:
+    def _deliver(self, group: ClientGroup, asked: Mapping[str, Message]) -> dict[str, Reply]:
         offers = {client: unpack_mixtures(message) for client, message in asked.items()}
         one = group.shares == (1.0,) and all(len(found) <= 1 for found in offers.values())
         if group.deliver == "merge":
@@ -146,7 +146,7 @@ class LocalEngine:
             replies[client] = encode({}, facts)
         return replies
 
-    def _fingerprint(self, group: Group, asked: Mapping[str, Message]) -> dict[str, Reply]:
+    def _fingerprint(self, group: ClientGroup, asked: Mapping[str, Message]) -> dict[str, Reply]:
         settings = FingerprintSettings.model_validate(next(iter(asked.values())).facts["settings"])
         report = self.progress
         steps = None if report is None else partial(report, "fingerprints")
@@ -156,13 +156,13 @@ class LocalEngine:
             for client, one in found.items()
         }
 
-    def _capacity(self, group: Group, asked: Mapping[str, Message]) -> dict[str, Reply]:
+    def _capacity(self, group: ClientGroup, asked: Mapping[str, Message]) -> dict[str, Reply]:
         return {
             client: encode({}, tell_capacity(group, client, self.settings.batch))
             for client in asked
         }
 
-    def _assign(self, group: Group, asked: Mapping[str, Message]) -> dict[str, Reply]:
+    def _assign(self, group: ClientGroup, asked: Mapping[str, Message]) -> dict[str, Reply]:
         ranks = {client: message.facts["ranks"] for client, message in asked.items()}
         take_ranks(group, ranks, self.clock.seed)
         for client, message in asked.items():
@@ -177,7 +177,7 @@ class LocalEngine:
                 self.progress("ranks", number, len(asked))
         return replies
 
-    def _evaluate(self, group: Group, asked: Mapping[str, Message]) -> dict[str, Reply]:
+    def _evaluate(self, group: ClientGroup, asked: Mapping[str, Message]) -> dict[str, Reply]:
         facts = next(iter(asked.values())).facts
         clients = sorted(asked)
         if facts["split"] == "validation":
@@ -189,15 +189,15 @@ class LocalEngine:
             members = score_on_test(group, cohort, clients)
         return {client: encode({}, {"members": members[client]}) for client in clients}
 
-    def _adapter(self, group: Group, asked: Mapping[str, Message]) -> dict[str, Reply]:
+    def _adapter(self, group: ClientGroup, asked: Mapping[str, Message]) -> dict[str, Reply]:
         arm = next(iter(asked.values())).facts["arm"]
         cohort = final_cohort(group, arm)
         return {client: encode(whole_adapter(cohort, client), {}) for client in asked}
 
-    def _save(self, group: Group, asked: Mapping[str, Message]) -> dict[str, Reply]:
+    def _save(self, group: ClientGroup, asked: Mapping[str, Message]) -> dict[str, Reply]:
         return {client: save_client(group, client) for client in asked}
 
-    def _load(self, group: Group, asked: Mapping[str, Message]) -> dict[str, Reply]:
+    def _load(self, group: ClientGroup, asked: Mapping[str, Message]) -> dict[str, Reply]:
         for client, message in asked.items():
             load_client(group, client, message)
         return {client: encode({}, {}) for client in asked}

@@ -15,7 +15,7 @@ import torch
 
 from atlas.config.federation import TrainSettings
 from atlas.config.plan import FingerprintSettings
-from atlas.engines.local.groups import Group
+from atlas.engines.local.groups import ClientGroup
 from atlas.federation.adapters.cohort import adapter_sha256
 from atlas.federation.batching.forward import Stack, stack_cohorts
 from atlas.federation.batching.store import ExampleStore, Part
@@ -52,7 +52,7 @@ class KnownPrints:
 KNOWN = KnownPrints()
 
 
-def print_key(group: Group, client: str, settings: FingerprintSettings, seed: int) -> str:
+def print_key(group: ClientGroup, client: str, settings: FingerprintSettings, seed: int) -> str:
     """All that a client's fingerprint depends on; threads and device count for its last bits."""
     model, holder = group.model, group.holders[client]
     digest = hashlib.sha256()
@@ -74,7 +74,7 @@ def _size(found: Print) -> int:
 
 
 def print_group(  # noqa: PLR0913
-    group: Group,
+    group: ClientGroup,
     clients: Sequence[str],
     settings: FingerprintSettings,
     train: TrainSettings,
@@ -98,7 +98,7 @@ def print_group(  # noqa: PLR0913
 
 
 def _take(  # noqa: PLR0913
-    group: Group,
+    group: ClientGroup,
     clients: Sequence[str],
     settings: FingerprintSettings,
     train: TrainSettings,
@@ -118,7 +118,7 @@ def _take(  # noqa: PLR0913
     return found
 
 
-def _store(group: Group, blocks: int) -> ExampleStore:
+def _store(group: ClientGroup, blocks: int) -> ExampleStore:
     """A store whose prefix ends before the blocks that are looked at.
 
     Parts of a fingerprint weigh classes by themselves, so examples count alike here.
@@ -140,7 +140,7 @@ def _lesson(store: ExampleStore, client: str) -> Lesson:
 
 
 def _warm(  # noqa: PLR0913
-    group: Group, stack: Stack, client: str, train: TrainSettings, clock: Clock, epochs: int
+    group: ClientGroup, stack: Stack, client: str, train: TrainSettings, clock: Clock, epochs: int
 ) -> Stack:
     changes = {"epochs": epochs, "steps": None, "early_stop": None}
     settings = train.model_copy(update=changes)

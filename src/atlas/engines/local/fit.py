@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import torch
 
 from atlas.config.federation import TrainSettings
-from atlas.engines.local.groups import Group
+from atlas.engines.local.groups import ClientGroup
 from atlas.federation.batching.forward import stack_cohorts
-from atlas.federation.training.loop import Clock, Course, Fitted, Progress
+from atlas.federation.training.loop import Clock, Course, Fitted, StepProgress
 from atlas.federation.training.parallel import fit_on_cores
 from atlas.federation.training.step import Anchor, Moments, fresh_moments
 
@@ -19,11 +19,11 @@ PULLED = {"start": "held", "global": "personal"}
 
 
 def fit_group(
-    group: Group,
+    group: ClientGroup,
     clients: Sequence[str],
     settings: TrainSettings,
     clock: Clock,
-    progress: Progress | None = None,
+    progress: StepProgress | None = None,
 ) -> dict[str, dict[str, float]]:
     """Train `clients` of a group, their shadows and personal adapters on the same batches.
 
@@ -72,7 +72,7 @@ def finite_rows(fitted: Fitted) -> list[bool]:
 
 
 def _anchor(
-    group: Group, arms: Sequence[str], clients: Sequence[str], strength: float
+    group: ClientGroup, arms: Sequence[str], clients: Sequence[str], strength: float
 ) -> Anchor | None:
     """What the rows of a fit are pulled to, as it is before the fit."""
     if group.anchor == "none":
@@ -84,7 +84,7 @@ def _anchor(
 
 
 def _carried(
-    group: Group, arms: Sequence[str], clients: Sequence[str]
+    group: ClientGroup, arms: Sequence[str], clients: Sequence[str]
 ) -> tuple[Moments, torch.Tensor]:
     moments, made = [], []
     for arm in arms:
@@ -105,7 +105,9 @@ def _carried(
     return joined, torch.cat(made)
 
 
-def _keep(group: Group, arm: str, clients: Sequence[str], fitted: Fitted, rows: list[int]) -> None:
+def _keep(
+    group: ClientGroup, arm: str, clients: Sequence[str], fitted: Fitted, rows: list[int]
+) -> None:
     kept, count = group.moments[arm]
     index = group.arms[arm].index(clients).to(count.device)
     moments = {

@@ -27,7 +27,7 @@ ACCEPTS = (0.0, 0.25, 0.5, 0.75, 1.0)
 
 
 @dataclass
-class Group:
+class ClientGroup:
     """The local state of a group of clients.
 
     Attributes:
@@ -108,7 +108,7 @@ class Group:
         self.arms[arm] = replace(cohort, tensors=new)
 
 
-def save_client(group: Group, client: str) -> bytes:
+def save_client(group: ClientGroup, client: str) -> bytes:
     """Everything a client needs to go on: adapters, dense changes, moments, accept."""
     tensors: dict[str, torch.Tensor] = {}
     for arm, cohort in group.arms.items():
@@ -124,7 +124,7 @@ def save_client(group: Group, client: str) -> bytes:
     return encode(tensors, {"accept": group.accepts.get(client)})
 
 
-def load_client(group: Group, client: str, message: Message) -> None:
+def load_client(group: ClientGroup, client: str, message: Message) -> None:
     """Put a saved state back; raises ValueError if it does not fit this client."""
     adapters: dict[str, dict[str, torch.Tensor]] = {}
     dense: dict[str, dict[str, torch.Tensor]] = {}
@@ -149,7 +149,9 @@ def load_client(group: Group, client: str, message: Message) -> None:
         group.accepts[client] = message.facts["accept"]
 
 
-def _load_dense(group: Group, client: str, arm: str, changes: Mapping[str, torch.Tensor]) -> None:
+def _load_dense(
+    group: ClientGroup, client: str, arm: str, changes: Mapping[str, torch.Tensor]
+) -> None:
     cohort = group.arms[arm]
     sides = (cohort.layout.modules, cohort.layout.widths)
     shapes = {m: (d_out, d_in) for m, (d_in, d_out) in zip(*sides, strict=True)}
@@ -160,7 +162,9 @@ def _load_dense(group: Group, client: str, arm: str, changes: Mapping[str, torch
     group.arms[arm] = replace(cohort, deltas={**cohort.deltas, client: fitting})
 
 
-def _load_moment(group: Group, client: str, key: tuple[str, str, str], value: torch.Tensor) -> None:
+def _load_moment(
+    group: ClientGroup, client: str, key: tuple[str, str, str], value: torch.Tensor
+) -> None:
     kind, arm, name = key
     cohort = group.arms[arm]
     row = cohort.clients.index(client)
@@ -177,7 +181,7 @@ def _load_moment(group: Group, client: str, key: tuple[str, str, str], value: to
 
 
 def score_on_test(
-    group: Group, cohort: Cohort, clients: Sequence[str]
+    group: ClientGroup, cohort: Cohort, clients: Sequence[str]
 ) -> dict[str, dict[str, Scores]]:
     """Scores of every member on its own test data, by holder and member."""
     judged = [(client, member) for client in clients for member in group.holders[client].members]

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 
 @dataclass(frozen=True)
-class Change:
+class LoraChange:
     """One module's changes.
 
     Attributes:
@@ -70,4 +70,4 @@ class Projected:
     """
 
     values: tuple[Tensor, ...]
-    changes: Mapping[str, Change]
+    changes: Mapping[str, LoraChange]

@@ -12,7 +12,7 @@ from typing import Literal, Protocol
 import torch
 from torch import Tensor, nn
 
-from atlas.federation.adapters.lora_hooks import Change, Projected
+from atlas.federation.adapters.lora_hooks import LoraChange, Projected
 from atlas.federation.batching.packing import Packing
 from atlas.federation.clients import Example, Task
 
@@ -171,7 +171,7 @@ class Backbone(Protocol):
         hidden: Tensor,
         packing: Packing,
         context: object,
-        changes: Mapping[str, Change] | None,
+        changes: Mapping[str, LoraChange] | None,
     ) -> Tensor:
         """What the classification head reads [N, D], from the last block's packed input.
 

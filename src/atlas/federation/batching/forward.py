@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from atlas.federation.adapters.cohort import Cohort, Layout
-from atlas.federation.adapters.lora_hooks import Change, Projected
+from atlas.federation.adapters.lora_hooks import LoraChange, Projected
 from atlas.federation.batching.backbone import ACTIVATIONS, Backbone
 from atlas.federation.batching.packing import Packing
 from atlas.federation.batching.prefix_cache import PrefixCache
@@ -197,19 +197,19 @@ def stack_cohorts(cohorts: Sequence[Cohort]) -> Stack:
     )
 
 
-def changes_of(model: Model, stack: Stack) -> dict[str, Change]:
+def changes_of(model: Model, stack: Stack) -> dict[str, LoraChange]:
     """What the adapters of a stack add, by module."""
     found = {}
     for i, module in enumerate(model.layout.modules):
         a, b = stack.tensors[f"lora_a/{module}"], stack.tensors[f"lora_b/{module}"]
         dense = [row.get(module) for row in stack.deltas]
         scaled = b * stack.scales[i].to(b.dtype)[:, None, None]
-        found[module] = Change(a, scaled, dense if any(d is not None for d in dense) else ())
+        found[module] = LoraChange(a, scaled, dense if any(d is not None for d in dense) else ())
     return found
 
 
 @contextmanager
-def adapters_active(model: Model, stack: Stack) -> Iterator[dict[str, Change]]:
+def adapters_active(model: Model, stack: Stack) -> Iterator[dict[str, LoraChange]]:
     """Within this context every adapted linear module adds its rows' changes.
 
     Hooks live only inside the context, so the shared backbone is left as it was found.
@@ -274,7 +274,7 @@ def _through(
     batch: Batch,
     blocks: range,
     context: object,
-    changes: Mapping[str, Change] | None,
+    changes: Mapping[str, LoraChange] | None,
 ) -> Tensor:
     """Through blocks; what is known of the first is used if `changes` says what adapters add."""
     hidden, projected = batch.hidden, None

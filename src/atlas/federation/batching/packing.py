@@ -22,7 +22,7 @@ Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
-class Pages:
+class AttentionPages:
     """Where tokens stand on pages.
 
     Attributes:
@@ -77,7 +77,7 @@ def packed_again(places: Tensor, back: Tensor, shape: torch.Size) -> Tensor:
 
 def find_pages(
     counts: Ints, tokens: tuple[Ints, Ints], place: Ints, packed: int, device: torch.device
-) -> Pages:
+) -> AttentionPages:
     """The pages of texts that were packed.
 
     Args:
@@ -98,7 +98,7 @@ def find_pages(
     back[place] = spot
     on_pages = (one.reshape(pages, room) for one in (slots, text, inside))
     slots_, text_, inside_, back_ = (torch.from_numpy(one).to(device) for one in (*on_pages, back))
-    return Pages(slots_, text_, inside_, back_)
+    return AttentionPages(slots_, text_, inside_, back_)
 
 
 def tokens_of(counts: Ints) -> tuple[Ints, Ints]:
@@ -160,7 +160,7 @@ class Packing:
     mask: Tensor
     back: Tensor
     real: Tensor
-    pages: Pages
+    pages: AttentionPages
 
     def spread(self, packed: Tensor) -> Tensor:
         """Packed tokens [n, S, D] as padded texts [N, T, D]; padding holds other tokens."""
@@ -176,7 +176,7 @@ class Packing:
 
 
 @dataclass(frozen=True)
-class Plan:
+class PackedPlan:
     """A packing of given texts, and what goes to each place [n, S].
 
     Attributes:
@@ -194,7 +194,7 @@ class Plan:
         return offsets.flatten()[self.text] + self.within
 
 
-def pack(lengths: Ints, present: Flags, device: torch.device) -> Plan:
+def pack(lengths: Ints, present: Flags, device: torch.device) -> PackedPlan:
     """Pack texts row by row.
 
     A text that is not present takes no room: it borrows the places of its row's first text. In a
@@ -228,4 +228,4 @@ def pack(lengths: Ints, present: Flags, device: torch.device) -> Plan:
     pages = find_pages(counts, (owner, within), place, n * size, device)
     back = text_ * longest + within_
     packing = Packing(slots_, mask_, back, real_.reshape(n, size), pages)
-    return Plan(packing, text_.reshape(n, size), within_.reshape(n, size))
+    return PackedPlan(packing, text_.reshape(n, size), within_.reshape(n, size))

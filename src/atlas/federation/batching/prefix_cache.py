@@ -24,7 +24,7 @@ from torch import Tensor
 
 from atlas.errors import InputError
 from atlas.federation.batching.backbone import Backbone, Inputs
-from atlas.federation.batching.spill import Slabs
+from atlas.federation.batching.spill import SpillingRows
 from atlas.runs.cores import cores_for, lending, side_by_side
 
 Format = Literal["exact", "half"]
@@ -43,7 +43,7 @@ order, so that a text's last bits would otherwise depend on its place in the bat
 
 
 @dataclass(frozen=True)
-class Texts:
+class TokenTexts:
     """Tokens of many texts, one after another, on the host.
 
     Attributes:
@@ -107,7 +107,7 @@ class PrefixCache:
         widths = [backbone.width, *projections]
         # Each by itself, so that what is read lies close together.
         self._slabs = [
-            Slabs(width, self._kept, backbone.device, budget * width // sum(widths))
+            SpillingRows(width, self._kept, backbone.device, budget * width // sum(widths))
             for width in widths
         ]
 
@@ -121,7 +121,7 @@ class PrefixCache:
         """Whether its memory did not suffice."""
         return self._slabs[0].on_disk
 
-    def places(self, texts: Texts, progress: Callable[[int, int], None] | None = None) -> Ints:
+    def places(self, texts: TokenTexts, progress: Callable[[int, int], None] | None = None) -> Ints:
         """Addresses of the texts' first tokens [N]; texts that are not there are computed."""
         keys = [texts.key(text) for text in range(len(texts.lengths))]
         missing = {key: text for text, key in enumerate(keys) if key not in self._places}
@@ -166,7 +166,7 @@ class PrefixCache:
 
     @torch.no_grad()
     def _compute(
-        self, backbone: Backbone, texts: Texts, chosen: Sequence[int], columns: int
+        self, backbone: Backbone, texts: TokenTexts, chosen: Sequence[int], columns: int
     ) -> list[Tensor]:
         """What is kept of some texts, token after token."""
         device = backbone.device

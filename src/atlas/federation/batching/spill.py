@@ -18,7 +18,7 @@ FOLDER = "ATLAS_CACHE"
 """The environment variable that names the folder of the file."""
 
 
-class Slabs:
+class SpillingRows:
     """Rows [*, width] by address.
 
     The file is read and written, not mapped: the system keeps its pages as long as it has room, and

@@ -20,8 +20,8 @@ from torch import Tensor
 from atlas.config.federation import Weighing
 from atlas.federation.batching.backbone import Inputs
 from atlas.federation.batching.forward import Batch, Model
-from atlas.federation.batching.packing import Plan, pack
-from atlas.federation.batching.prefix_cache import Texts, run_prefix
+from atlas.federation.batching.packing import PackedPlan, pack
+from atlas.federation.batching.prefix_cache import TokenTexts, run_prefix
 from atlas.federation.clients import Example, Task
 from atlas.ops.metrics import example_weights
 from atlas.runs.cores import cores_for, lending, side_by_side
@@ -82,7 +82,9 @@ class ExampleStore:
         self._cached = None
         if model.prefix is not None:
             host = (t.cpu().numpy() for t in (self.ids, self.types, self.offsets, self.lengths))
-            self._cached = torch.from_numpy(model.prefix.places(Texts(*host), progress)).to(device)
+            self._cached = torch.from_numpy(model.prefix.places(TokenTexts(*host), progress)).to(
+                device
+            )
 
     def on_cores(
         self,
@@ -172,7 +174,7 @@ class ExampleStore:
         return Batch(hidden, plan.packing, there, self.labels[chosen], targets, projected, weights)
 
     @torch.no_grad()
-    def _hidden(self, plan: Plan, chosen: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
+    def _hidden(self, plan: PackedPlan, chosen: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
         """What the lower blocks put out for the texts `chosen` [n, b], packed.
 
         Also what the next block's projections make of that, where the cache has it.

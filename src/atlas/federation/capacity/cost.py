@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from atlas.federation.adapters.cohort import Layout, Member, adapter_shapes
 from atlas.federation.batching.backbone import Footprint
 from atlas.federation.batching.forward import SPARSE
-from atlas.federation.fingerprints.planned import Planned
+from atlas.federation.fingerprints.planned import CohortPlan
 from atlas.ops.capacity import cluster_complexity, cost, layer_importance
 
 TRAINED = 4
@@ -175,7 +175,7 @@ def loss_norms(norms: Norms | None) -> dict[str, float]:
     return {}
 
 
-def complexities(planned: Planned, norms: Mapping[str, Norms]) -> dict[str, float]:
+def complexities(planned: CohortPlan, norms: Mapping[str, Norms]) -> dict[str, float]:
     """Complexity of every client's cluster; empty where there are no clusters."""
     if planned.prints is None or planned.clusters is None:
         return {}

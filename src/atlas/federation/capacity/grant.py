@@ -14,7 +14,7 @@ from atlas.federation.capacity.cost import Need, Workload, client_need
 from atlas.ops.capacity import SOLVERS, cost
 
 
-class Texts(NamedTuple):
+class LargestBatch(NamedTuple):
     """The most a batch of a client's texts holds: tokens, the longest text, the longest answer."""
 
     tokens: int
@@ -49,7 +49,7 @@ class Site:
         """Blocks of the backbone."""
         return len(self.footprint.blocks)
 
-    def need(self, texts: Texts, blocks: int | None = None) -> Need:
+    def need(self, texts: LargestBatch, blocks: int | None = None) -> Need:
         """What a step on its longest texts takes, where only so many blocks run here."""
         work = Workload(self.batch, *texts, blocks or self.depth)
         return client_need(self.footprint, self.layout, self.member, self.first_block, work)

@@ -66,7 +66,7 @@ def group_many(
 
 
 @dataclass(frozen=True)
-class Crowd:
+class SampledPlan:
     """Very many clients, and where to find what they sent.
 
     Attributes:
@@ -83,32 +83,35 @@ class Crowd:
 
 
 def plan_many(
-    crowd: Crowd, fingerprint: FingerprintSettings, clusters: ClusterSettings | None, seed: int
+    sampled: SampledPlan,
+    fingerprint: FingerprintSettings,
+    clusters: ClusterSettings | None,
+    seed: int,
 ) -> tuple[Prints, Clusters | None]:
     """Compare and group very many clients.
 
     Args:
-        crowd: Who they are.
+        sampled: Who they are.
         fingerprint: How fingerprints are compared.
         clusters: How clients are grouped; None: not at all.
         seed: Run seed.
     """
-    names = part_names(crowd.labels, fingerprint)
-    prints = compare_many(crowd.clients, crowd.read, names, fingerprint.dims)
+    names = part_names(sampled.labels, fingerprint)
+    prints = compare_many(sampled.clients, sampled.read, names, fingerprint.dims)
     if clusters is None:
         return prints, None
     resamples = clusters.resamples
 
     def examine(some: Sequence[int]) -> Prints:
-        sent = crowd.read(list(some))
+        sent = sampled.read(list(some))
         chosen = {
-            crowd.clients[i]: {name: value[row] for name, value in sent.items()}
+            sampled.clients[i]: {name: value[row] for name, value in sent.items()}
             for row, i in enumerate(some)
         }
-        counts = [crowd.labels[i] for i in some]
+        counts = [sampled.labels[i] for i in some]
         return compare_prints(chosen, counts, fingerprint, resamples=resamples, seed=seed)
 
-    return prints, group_many(examine, prints.features, crowd.tasks, clusters, seed)
+    return prints, group_many(examine, prints.features, sampled.tasks, clusters, seed)
 
 
 def stack_sketches(

@@ -16,7 +16,12 @@ from torch import Tensor
 from atlas.config.plan import ClusterSettings, FingerprintSettings
 from atlas.federation.adapters.cohort import Cohort
 from atlas.federation.fingerprints.clusters import PURE, Clusters, describe, group_clients
-from atlas.federation.fingerprints.clusters_sampled import SAMPLE, Crowd, plan_many, stack_sketches
+from atlas.federation.fingerprints.clusters_sampled import (
+    SAMPLE,
+    SampledPlan,
+    plan_many,
+    stack_sketches,
+)
 from atlas.federation.fingerprints.compare import Prints, Sketches, compare_prints
 from atlas.federation.strategies.base import View
 from atlas.federation.strategies.relations import affinity, neighbours
@@ -27,7 +32,7 @@ LARGEST_LOGGED = 64
 
 
 @dataclass(frozen=True)
-class Planned:
+class CohortPlan:
     """What is known of the clients of one backbone.
 
     Attributes:
@@ -64,7 +69,7 @@ def plan_cohort(  # noqa: PLR0913
     fingerprint: FingerprintSettings,
     clusters: ClusterSettings | None,
     seed: int,
-) -> Planned:
+) -> CohortPlan:
     """Compare and group the clients whose sketches are at hand.
 
     Args:
@@ -77,13 +82,15 @@ def plan_cohort(  # noqa: PLR0913
     """
     known = {client: sketches[client] for client in cohort.clients if client in sketches}
     if not known:
-        return Planned({})
+        return CohortPlan({})
     labels = {member.id: member.labels for member in cohort.members}
     clients = list(known)
     if len(clients) > SAMPLE:
         read = partial(stack_sketches, list(known.values()))
-        crowd = Crowd(clients, read, [labels[c] for c in clients], [tasks[c] for c in clients])
-        return Planned(known, *plan_many(crowd, fingerprint, clusters, seed))
+        sampled = SampledPlan(
+            clients, read, [labels[c] for c in clients], [tasks[c] for c in clients]
+        )
+        return CohortPlan(known, *plan_many(sampled, fingerprint, clusters, seed))
     resamples = clusters.resamples if clusters else 2
 
     def examine(some: Sequence[int]) -> Prints:
@@ -94,10 +101,10 @@ def plan_cohort(  # noqa: PLR0913
     found = None
     if clusters is not None:
         found = group_clients(examine, [tasks[c] for c in clients], clusters, seed)
-    return Planned(known, examine(range(len(clients))), found)
+    return CohortPlan(known, examine(range(len(clients))), found)
 
 
-def describe_planned(planned: Planned, view: View, cohort: str) -> dict[str, object]:
+def describe_planned(planned: CohortPlan, view: View, cohort: str) -> dict[str, object]:
     """The plan of one cohort as plain values, for the events and `atlas plan`.
 
     Args:

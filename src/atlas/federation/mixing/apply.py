@@ -17,7 +17,7 @@ from torch import Tensor
 
 from atlas.config.plan import RelationSettings
 from atlas.federation.adapters.cohort import Cohort, Member
-from atlas.federation.server import Plan, ServerState
+from atlas.federation.server import RunPlan, ServerState
 from atlas.federation.strategies.base import View
 from atlas.ops.clustering.clusters import canonical
 from atlas.ops.graph import sparse_rows as sparse
@@ -176,7 +176,7 @@ def choices(settings: RelationSettings) -> list[RelationSettings]:
     return [settings.model_copy(update={"alpha": alpha}) for alpha in ALPHAS]
 
 
-def view_of(plan: Plan, state: ServerState, cohort: Cohort, number: int) -> View:
+def view_of(plan: RunPlan, state: ServerState, cohort: Cohort, number: int) -> View:
     """What a relation may look at in round `number`."""
     clients = cohort.clients
     planned = state.planned_for(cohort)
@@ -194,7 +194,7 @@ def view_of(plan: Plan, state: ServerState, cohort: Cohort, number: int) -> View
 
 
 def relate(
-    plan: Plan, state: ServerState, cohort: Cohort, replied: set[str], number: int
+    plan: RunPlan, state: ServerState, cohort: Cohort, replied: set[str], number: int
 ) -> list[Weights]:
     """The W of this round, one for each of the `choices` between which clients choose."""
     view = view_of(plan, state, cohort, number)
@@ -214,6 +214,6 @@ def relate(
     return found if any(not same(found[0], other) for other in found) else found[:1]
 
 
-def _ready(plan: Plan, view: View) -> bool:
+def _ready(plan: RunPlan, view: View) -> bool:
     """Whether what the relation needs is known; if nobody sent a fingerprint, it is not."""
     return plan.strategy.plans == "nothing" or view.features is not None

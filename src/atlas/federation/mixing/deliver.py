@@ -16,7 +16,7 @@ from atlas.federation.adapters.cohort import Adapter, Cohort, adapter_sha256
 from atlas.federation.exchange.message import Message, MessageError, encode
 from atlas.federation.fingerprints.planned import LARGEST_LOGGED
 from atlas.federation.mixing.apply import Weights, describe_error, keeps_own
-from atlas.federation.server import Desk
+from atlas.federation.server import Server
 from atlas.federation.strategies.base import Strategy
 from atlas.ops.lowrank.factors import product_gap
 
@@ -81,7 +81,7 @@ def unpack_mixtures(message: Message) -> list[Adapter]:
 
 
 def deliver(
-    desk: Desk,
+    server: Server,
     mixed: Sequence[Cohort],
     weights: Sequence[Weights],
     asked: set[str],
@@ -100,19 +100,19 @@ def deliver(
     for row, client in enumerate(mixed[0].clients):
         if client not in asked and bool(own[row]):
             continue
-        news = not bool(own[row]) or client in desk.refused
+        news = not bool(own[row]) or client in server.refused
         adapters = [_sent(cohort.take(client), rule) for cohort in mixed] if news else []
-        payloads[client] = pack_mixtures(adapters, {"round": desk.round})
+        payloads[client] = pack_mixtures(adapters, {"round": server.round})
         sent[client] = [adapter_sha256(adapter) for adapter in adapters]
     taken = {}
-    for client, facts in desk.facts("deliver", payloads).items():
+    for client, facts in server.facts("deliver", payloads).items():
         taken[client] = _taken(facts, len(sent[client]))
         whole = sent[client] and taken[client].accept == 1.0
         if whole and facts.get("sha256") != sent[client][taken[client].pick]:
-            desk.fail(client, "deliver: the client does not hold what was sent")
+            server.fail(client, "deliver: the client does not hold what was sent")
         answer = {"accept": taken[client].accept, "pick": taken[client].pick}
-        entry = {"round": desk.round, "client": client, **answer, "sha256": facts.get("sha256")}
-        desk.observe("delivered", entry)
+        entry = {"round": server.round, "client": client, **answer, "sha256": facts.get("sha256")}
+        server.observe("delivered", entry)
     return taken
 
 

@@ -1,6 +1,6 @@
 """Tensors of very many clients on disk, of which only the clients asked for are in memory.
 
-A shelf is a folder of generations, numbered. A generation is a folder with one raw file for every
+The state is a folder of generations, numbered. A generation is a folder with one raw file for every
 tensor name, [n, ...] with the client as dimension 0, and `header.json`, which says what they hold.
 Files are mapped to read and write some clients, and unmapped at once: what is resident is what was
 asked for. A new generation is written beside the old one, synced, and renamed when it is whole, so
@@ -40,7 +40,7 @@ Rows = slice | Sequence[int] | NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Spec:
-    """One tensor of a shelf: its shape without the clients, and its dtype by name."""
+    """One tensor of the state: its shape without the clients, and its dtype by name."""
 
     shape: tuple[int, ...]
     dtype: str = "float32"
@@ -88,7 +88,7 @@ class Generation:
         spec = self.specs[name]
         return len(self.clients) * math.prod(spec.shape) * DTYPES[spec.dtype].itemsize
 
-    def allot(self) -> None:
+    def allocate(self) -> None:
         """Make the files at their full size, all zero.
 
         Room on the disk is taken at once where that can be done: a full disk is an error here, but
@@ -110,7 +110,7 @@ class Generation:
                 raise InputError(f"{path}: {name} {held}; expected {wanted} bytes")
 
 
-class Shelf:
+class DiskState:
     """A folder of generations."""
 
     def __init__(self, folder: Path) -> None:
@@ -130,7 +130,7 @@ class Shelf:
         made = Generation(self.folder / f"{TEMPORARY}new", tuple(clients), dict(specs), dict(facts))
         made.folder.mkdir()
         try:
-            made.allot()
+            made.allocate()
             yield made
             self._finish(made)
         except BaseException:
@@ -157,7 +157,7 @@ class Shelf:
         """
         numbers = self._numbers()
         if not numbers:
-            raise InputError(f"{self.folder}: no shelf of clients here")
+            raise InputError(f"{self.folder}: no state of clients here")
         found = _read_header(self.folder / f"{max(numbers):06d}")
         found.check()
         return found
@@ -192,7 +192,7 @@ def _read_header(folder: Path) -> Generation:
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         if isinstance(error, InputError):
             raise
-        raise InputError(f"{path}: not the header of a shelf ({type(error).__name__})") from None
+        raise InputError(f"{path}: not the header of a state ({type(error).__name__})") from None
 
 
 def _read_spec(path: Path, name: str, told: Mapping[str, Any]) -> Spec:

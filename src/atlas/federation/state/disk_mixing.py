@@ -8,7 +8,7 @@ told to let some clients keep theirs, to mix a portion, or to add up a mixture o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Protocol
@@ -17,17 +17,18 @@ import torch
 from torch import Tensor
 
 from atlas.federation.adapters.cohort import Cohort
-from atlas.federation.state.disk import Generation, Shelf, Spec
+from atlas.federation.state.disk import DiskState, Generation, Spec
 from atlas.ops.clustering.clusters import canonical
-from atlas.ops.graph.portions import Heavy, Portion, Work, divide
+from atlas.ops.graph.portions import Heavy, MixingWork, Portion, divide
 from atlas.ops.graph.sparse_rows import Places, SharedRows, restrict_groups
 from atlas.ops.lowrank.factors import Layer, used_slots
 from atlas.ops.lowrank.leading import leading_of_dense, receive
 from atlas.ops.lowrank.mixing_sparse import linear_rows, mix_received
+from atlas.runs.events import Progress
 
 
-class Mixed(Protocol):
-    """Something on a shelf that W acts on."""
+class Mixable(Protocol):
+    """Something on disk that W acts on."""
 
     def keep(self, clients: Places) -> None:
         """Let some clients keep theirs, bit for bit."""
@@ -43,7 +44,7 @@ class Mixed(Protocol):
 
 
 @dataclass(frozen=True)
-class ModuleOnShelf:
+class ModuleOnDisk:
     """The factors of one module, mixed as products.
 
     Attributes:
@@ -98,8 +99,8 @@ class ModuleOnShelf:
 
 
 @dataclass(frozen=True)
-class TensorOnShelf:
-    """One tensor of a head, mixed as it is; attributes as in `ModuleOnShelf`."""
+class TensorOnDisk:
+    """One tensor of a head, mixed as it is; attributes as in `ModuleOnDisk`."""
 
     old: Generation
     made: Generation
@@ -143,12 +144,9 @@ def _cut(clients: Places, most: int) -> Iterator[Places]:
 MOST = 2048
 """Clients whose factors of one module are in memory at a time, for each worker."""
 
-Progress = Callable[[str, int, int], None]
-"""Called with (what, done, total)."""
 
-
-def shelve(shelf: Shelf, cohort: Cohort) -> Generation:
-    """Put a cohort on a shelf."""
+def store_cohort(disk: DiskState, cohort: Cohort) -> Generation:
+    """Put a cohort on disk."""
     layout, members = cohort.layout, cohort.members
     sets = canonical([member.label_set for member in members])
     tensors = {
@@ -161,35 +159,35 @@ def shelve(shelf: Shelf, cohort: Cohort) -> Generation:
         for name, value in tensors.items()
     }
     facts = {"modules": list(layout.modules), "alpha": layout.alpha}
-    with shelf.renew(cohort.clients, specs, facts) as made:
+    with disk.renew(cohort.clients, specs, facts) as made:
         for name, value in tensors.items():
             made.write(name, slice(None), value)
-    return shelf.latest()
+    return disk.latest()
 
 
-def mix_shelf(
-    shelf: Shelf,
+def mix_on_disk(
+    disk: DiskState,
     weights: SharedRows,
     *,
     workers: int = 1,
     most: int = MOST,
     progress: Progress | None = None,
 ) -> Generation:
-    """Apply W to all adapters of a shelf in product space, and to heads within label sets.
+    """Apply W to all adapters on disk in product space, and to heads within label sets.
 
     Args:
-        shelf: Its last generation is mixed; the mixture becomes the last generation.
+        disk: Its last generation is mixed; the mixture becomes the last generation.
         weights: W.
         workers: Portions mixed at the same time.
         most: Clients in memory at a time, for each worker.
         progress: Told after every module and every tensor of the head.
     """
-    old = shelf.latest()
+    old = disk.latest()
     alpha, modules = float(old.facts["alpha"]), list(old.facts["modules"])
     heads = [name for name in old.specs if name.startswith("head/")]
     work = divide(weights, most)
     with (
-        shelf.renew(old.clients, old.specs, old.facts) as made,
+        disk.renew(old.clients, old.specs, old.facts) as made,
         ThreadPoolExecutor(workers) as pool,
     ):
         ranks, sets = (old.read(name, slice(None)) for name in ("ranks", "label_set"))
@@ -197,19 +195,19 @@ def mix_shelf(
         made.write("label_set", slice(None), sets)
         total = len(modules) + len(heads)
         for number, module in enumerate(modules):
-            one = ModuleOnShelf(old, made, module, ranks[:, number], alpha, most)
+            one = ModuleOnDisk(old, made, module, ranks[:, number], alpha, most)
             _do(pool, one, work, most)
             if progress:
                 progress("mixing", number + 1, total)
         within = divide(restrict_groups(weights, sets.numpy()), most)
         for number, name in enumerate(heads, len(modules)):
-            _do(pool, TensorOnShelf(old, made, name, most), within, most)
+            _do(pool, TensorOnDisk(old, made, name, most), within, most)
             if progress:
                 progress("mixing", number + 1, total)
-    return shelf.latest()
+    return disk.latest()
 
 
-def _do(pool: ThreadPoolExecutor, one: Mixed, work: Work, most: int) -> None:
+def _do(pool: ThreadPoolExecutor, one: Mixable, work: MixingWork, most: int) -> None:
     own = [work.own[start : start + most] for start in range(0, len(work.own), most)]
     for done in (
         pool.map(one.keep, own),

@@ -57,7 +57,7 @@ class EarlyStop:
             self.best.tensors[name] = kept
 
 
-Progress = Callable[[int, int], None]
+StepProgress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True)
@@ -147,7 +147,7 @@ def fit(
     course: Course,
     settings: TrainSettings,
     clock: Clock,
-    progress: Progress | None = None,
+    progress: StepProgress | None = None,
 ) -> Fitted:
     """Train every row of a stack on its own lesson.
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from atlas.config.federation import TrainSettings
 from atlas.federation.batching.forward import Stack
 from atlas.federation.batching.store import PASS_TOKENS, ExampleStore, Rows, banded
-from atlas.federation.training.loop import Clock, Course, Fitted, Progress, fit, plan_batches
+from atlas.federation.training.loop import Clock, Course, Fitted, StepProgress, fit, plan_batches
 from atlas.federation.training.split import Wire
 from atlas.runs.cores import cores_for, evened, shared_first
 
@@ -30,7 +30,7 @@ def fit_on_cores(
     course: Course,
     settings: TrainSettings,
     clock: Clock,
-    progress: Progress | None = None,
+    progress: StepProgress | None = None,
 ) -> Fitted:
     """As `fit`, with the rows divided among the cores that torch was given.
 
@@ -116,7 +116,7 @@ def _steps(efforts: Sequence[Effort], hand: Sequence[int]) -> int:
     return max(efforts[row].steps for row in hand)
 
 
-def _counting(progress: Progress | None, total: int, halted: Event) -> Progress:
+def _counting(progress: StepProgress | None, total: int, halted: Event) -> StepProgress:
     """Tells the steps of all threads together, and ends them when they are halted."""
     lock, done = Lock(), 0
 

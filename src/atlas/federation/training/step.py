@@ -120,7 +120,7 @@ class Turn:
 
 
 @dataclass
-class State:
+class TrainingState:
     """The moving parts of a fit, and what pulls at them.
 
     Attributes:
@@ -229,7 +229,9 @@ class State:
         return losses, grads
 
 
-def begin(stack: Stack, carried: tuple[Moments, Tensor] | None, anchor: Anchor | None) -> State:
+def begin(
+    stack: Stack, carried: tuple[Moments, Tensor] | None, anchor: Anchor | None
+) -> TrainingState:
     """The state before the first step; with `carried`, moments and counts of earlier rounds."""
     columns = Columns.of(stack.tensors)
     values = columns.join(stack.tensors)
@@ -238,7 +240,7 @@ def begin(stack: Stack, carried: tuple[Moments, Tensor] | None, anchor: Anchor |
         columns.join({name: pair[which] for name, pair in moments.items()}) for which in (0, 1)
     )
     own = replace(stack, tensors=columns.views(values))
-    return State(own, values, (first, second), made.clone(), anchor, columns)
+    return TrainingState(own, values, (first, second), made.clone(), anchor, columns)
 
 
 def fresh_moments(stack: Stack) -> Moments:

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from atlas.backbones.export import Adapter, check_base, load_adapter, merge_adapter
+from atlas.backbones.export import ExportedAdapter, check_base, load_adapter, merge_adapter
 from atlas.backbones.transformer import TransformerBackbone
 from atlas.build.models import open_backbone, text_limits
 from atlas.config.federation import FederationConfig
@@ -138,7 +138,9 @@ def open_client(folder: RunFolder, client: str) -> ClientModel:
     return ClientModel(adapter.task, Model(backbone, layout, first), stack, text_limits(config))
 
 
-def _open(folder: RunFolder, client: str) -> tuple[FederationConfig, TransformerBackbone, Adapter]:
+def _open(
+    folder: RunFolder, client: str
+) -> tuple[FederationConfig, TransformerBackbone, ExportedAdapter]:
     config = load_resolved_federation(folder.config)
     adapter = load_adapter(adapter_folder(folder, client))
     named = {entry.id: entry.backbone for entry in config.clients}

@@ -16,9 +16,9 @@ from atlas.build.models import open_backbone
 from atlas.federation.adapters.cohort import adapter_sha256
 from atlas.federation.exchange.message import decode, encode
 from atlas.federation.exchange.transport import Failure, TaskName
-from atlas.federation.server import Observe
 from atlas.federation.training.evaluate import Scores, majority_scores
 from atlas.jobs.federation.plan import planned_clusters
+from atlas.runs.events import Observe
 from atlas.runs.folder import RunFolder, write_summary
 
 BUDGET = ("device", "budget", "used", "valid", "measured")
@@ -152,10 +152,10 @@ def summarise(
     clusters = planned_clusters(federation)
     if clusters is not None:
         summary["clusters"] = clusters
-    if state.allotted:
+    if state.granted:
         summary["budgets"] = {
             client: {key: entry[key] for key in BUDGET}
-            for client, entry in sorted(state.allotted.items())
+            for client, entry in sorted(state.granted.items())
         }
     if solo is not None:
         alone = {client: solo[client]["score"] for client in score}

@@ -10,13 +10,12 @@ from torch import Tensor
 
 from atlas.build.federation import Federation, build_federation
 from atlas.config.load import load_federation
-from atlas.engines.local.engine import Progress
 from atlas.errors import InputError
 from atlas.federation.prepare import compare_clients, describe_plan, hand_out, make_plan
-from atlas.federation.server import Observe, ignore
-from atlas.jobs.runner import Watch, set_threads
+from atlas.jobs.runner import set_threads
 from atlas.ops.clustering.clusters import adjusted_rand, purity
 from atlas.runs.checkpoint import Checkpoint, latest_round, save_round
+from atlas.runs.events import Observe, Progress, ignore
 from atlas.runs.folder import RunFolder
 
 
@@ -25,9 +24,9 @@ def plan_start(federation: Federation, folder: RunFolder, observe: Observe) -> N
     make_plan(federation.plan, federation.state, federation.engine, observe)
     state = federation.state
     sketches = {c: s for found in state.planned.values() for c, s in found.sketches.items()}
-    if sketches or state.allotted:
+    if sketches or state.granted:
         tensors = {f"{c}|{name}": t for c, s in sketches.items() for name, t in s.items()}
-        save_round(folder.plan, 0, tensors=tensors, meta={"allotted": state.allotted}, blobs={})
+        save_round(folder.plan, 0, tensors=tensors, meta={"allotted": state.granted}, blobs={})
 
 
 def plan_again(federation: Federation, folder: RunFolder) -> None:
@@ -44,8 +43,8 @@ def plan_again(federation: Federation, folder: RunFolder) -> None:
         raise InputError(f"{folder.plan}: the plan of this run is missing or damaged")
     if plan.looks != "nothing":
         compare_clients(plan, state, kept_prints(federation, folder, saved))
-    state.allotted = kept_grants(federation, folder, saved)
-    hand_out(state, federation.engine, state.allotted, plan.seed)
+    state.granted = kept_grants(federation, folder, saved)
+    hand_out(state, federation.engine, state.granted, plan.seed)
 
 
 def kept_grants(
@@ -123,7 +122,7 @@ def join_clusters(entries: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 def plan_run(
     source: str,
     overrides: Sequence[str],
-    watch: Watch | None = None,
+    watch: Observe | None = None,
     progress: Progress | None = None,
 ) -> dict[str, Any]:
     """The plan as plain values.
@@ -153,5 +152,5 @@ def plan_run(
         "planned": describe_plan(federation.plan, federation.state),
         "clusters": planned_clusters(federation),
         "ranks": {client: list(ranks) for client, ranks in sorted(federation.ranks.items())},
-        "budgets": federation.state.allotted,
+        "budgets": federation.state.granted,
     }

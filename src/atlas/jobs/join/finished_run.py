@@ -18,7 +18,7 @@ from typing import Any
 from safetensors.torch import save as save_tensors
 from torch import Tensor
 
-from atlas.backbones.export import Adapter, check_base, export_adapter, load_adapter
+from atlas.backbones.export import ExportedAdapter, check_base, export_adapter, load_adapter
 from atlas.backbones.transformer import TransformerBackbone
 from atlas.build.federation import Federation, assemble
 from atlas.build.models import open_backbone
@@ -47,7 +47,7 @@ class FinishedRun:
 
     config: FederationConfig
     strategy: Strategy
-    adapters: dict[str, Adapter]
+    adapters: dict[str, ExportedAdapter]
 
     @property
     def tasks(self) -> dict[str, Task]:

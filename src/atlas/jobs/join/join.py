@@ -16,7 +16,6 @@ from atlas.build.models import open_backbone
 from atlas.config.federation import FederationConfig
 from atlas.config.plan import RankSettings
 from atlas.data.tasks import task_registry
-from atlas.engines.local.engine import Progress
 from atlas.federation.adapters.cohort import Adapter, Cohort, initial_cohort
 from atlas.federation.clients import ClientData
 from atlas.federation.exchange.message import decode
@@ -24,7 +23,7 @@ from atlas.federation.fingerprints.compare import Prints, Sketches, compare_prin
 from atlas.federation.newcomer import Place, find_place, first_adapter
 from atlas.federation.prepare import ask_prints
 from atlas.federation.rounds import run_rounds
-from atlas.federation.server import Desk, ignore
+from atlas.federation.server import Server
 from atlas.federation.training.evaluate import Scores, majority_scores
 from atlas.jobs.federation.finish import ask_all
 from atlas.jobs.federation.plan import planned_clusters
@@ -46,12 +45,13 @@ from atlas.jobs.join.newcomer import (
     newcomer_config,
     read_newcomer,
 )
-from atlas.jobs.runner import Watch, recorded_threads, use_threads
+from atlas.jobs.runner import recorded_threads, use_threads
+from atlas.runs.events import Observe, Progress, ignore
 from atlas.runs.folder import RunFolder
 
 
 def train_alone(
-    config: FederationConfig, data: ClientData, watch: Watch, progress: Progress | None
+    config: FederationConfig, data: ClientData, watch: Observe, progress: Progress | None
 ) -> Scores:
     """Test scores of training alone from the shared start, with what a client of the run had.
 
@@ -106,7 +106,7 @@ def join_run(
     asked: Newcomer,
     *,
     solo: bool = True,
-    watch: Watch | None = None,
+    watch: Observe | None = None,
     progress: Progress | None = None,
 ) -> dict[str, Any]:
     """Let a newcomer join a finished run.
@@ -182,7 +182,7 @@ def _fingerprint(guest: _Guest) -> tuple[Sketches, Norms]:
         if event == "fingerprinted":
             norms.update(fields["norms"])
 
-    found = ask_prints(plan, Desk(state, guest.federation.engine, note, round=0))
+    found = ask_prints(plan, Server(state, guest.federation.engine, note, round=0))
     if not found:
         reasons = [str(entry["reason"]) for entry in (*state.failures, *state.refused)]
         raise RuntimeError(f"the newcomer gave no usable fingerprint: {'; '.join(reasons)}")

@@ -19,7 +19,7 @@ from atlas.config.grid import Case, Combination, lay_out
 from atlas.config.load import dump_config, load_federation
 from atlas.federation import strategies as strategies  # fills the register of strategies
 from atlas.federation.strategies.base import find_strategy
-from atlas.jobs.study.outcomes import Outcome
+from atlas.jobs.study.outcomes import RunOutcome
 
 ASIDE = ("strategy", "keep_best", "keep_margin", "alone", "relation", "validate_every")
 """What training alone does not depend on."""
@@ -66,7 +66,9 @@ def is_alone(config: FederationConfig) -> bool:
     return config.strategy == "local"
 
 
-def tell_alone(outcomes: Sequence[Outcome], configs: Sequence[FederationConfig]) -> list[Outcome]:
+def tell_alone(
+    outcomes: Sequence[RunOutcome], configs: Sequence[FederationConfig]
+) -> list[RunOutcome]:
     """Outcomes with the scores of training alone wherever any run of the study found them."""
     known: dict[str, dict[str, Any]] = {}
     for outcome, config in zip(outcomes, configs, strict=True):
@@ -82,7 +84,7 @@ def tell_alone(outcomes: Sequence[Outcome], configs: Sequence[FederationConfig])
     return told
 
 
-def _found_alone(outcome: Outcome, config: FederationConfig) -> dict[str, Any] | None:
+def _found_alone(outcome: RunOutcome, config: FederationConfig) -> dict[str, Any] | None:
     if "alone" in outcome.summary:
         found: dict[str, Any] = outcome.summary["alone"]
         return found

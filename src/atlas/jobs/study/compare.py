@@ -13,13 +13,12 @@ from typing import Any
 from atlas.config.federation import FederationConfig
 from atlas.config.grid import ARM, Combination
 from atlas.config.reading import parse_override
-from atlas.engines.local.engine import Progress
-from atlas.jobs.federation.run import resume_run, start_run
-from atlas.jobs.runner import Finished, Watch
+from atlas.jobs.runner import Finished, resume_run, start_run
 from atlas.jobs.study.cases import Study, folder_name, tell_alone
-from atlas.jobs.study.outcomes import Outcome, compare_tasks, mean_by_key, read_outcome
+from atlas.jobs.study.outcomes import RunOutcome, compare_tasks, mean_by_key, read_outcome
 from atlas.ops.metrics import paired_comparison
 from atlas.report.figures.study import plot_study
+from atlas.runs.events import Observe, Progress
 from atlas.runs.folder import write_text_atomic
 
 Announce = Callable[[int, int, Combination], None]
@@ -30,7 +29,7 @@ def run_study(
     study: Study,
     parent: Path,
     announce: Announce | None = None,
-    watch: Watch | None = None,
+    watch: Observe | None = None,
     progress: Progress | None = None,
 ) -> dict[str, Any] | None:
     """Run what is not finished yet and draw up the table; None if stopped before the end.
@@ -58,7 +57,7 @@ def run_study(
 
 
 def finish_run(
-    config: FederationConfig, place: Path, watch: Watch | None, progress: Progress | None
+    config: FederationConfig, place: Path, watch: Observe | None, progress: Progress | None
 ) -> Finished:
     """Read the run in a place if it is finished, resume it if it was stopped, or else start it."""
     runs = sorted(place.iterdir()) if place.is_dir() else []
@@ -68,9 +67,9 @@ def finish_run(
     return start_run(config, place, watch, progress)
 
 
-def draw_up(outcomes: Sequence[Outcome], ceilings: Sequence[Outcome]) -> dict[str, Any]:
+def draw_up(outcomes: Sequence[RunOutcome], ceilings: Sequence[RunOutcome]) -> dict[str, Any]:
     """What the runs of a study and of its ceiling amount to, as plain values."""
-    arms: dict[str, list[Outcome]] = {}
+    arms: dict[str, list[RunOutcome]] = {}
     for outcome in outcomes:
         arms.setdefault(outcome.arm, []).append(outcome)
     majorities = [statistics.fmean(o.summary["majority"]["clients"].values()) for o in outcomes]
@@ -86,7 +85,7 @@ def draw_up(outcomes: Sequence[Outcome], ceilings: Sequence[Outcome]) -> dict[st
     }
 
 
-def _row(outcome: Outcome) -> Row:
+def _row(outcome: RunOutcome) -> Row:
     summary, case = outcome.summary, outcome.case
     row = {
         "arm": outcome.arm,
@@ -117,7 +116,7 @@ def _clients(summaries: Sequence[dict[str, Any]]) -> dict[str, Any]:
     return {"score": scores, "gain": gains, "worst_gain": min(gains.values(), default=None)}
 
 
-def compare_arms(arms: Mapping[str, Sequence[Outcome]]) -> list[dict[str, Any]]:
+def compare_arms(arms: Mapping[str, Sequence[RunOutcome]]) -> list[dict[str, Any]]:
     """Every arm against the first, paired on the mean score of each seed."""
     means = {arm: [o.summary["score"]["mean"] for o in own] for arm, own in arms.items()}
     first, *others = means
@@ -128,7 +127,7 @@ def compare_arms(arms: Mapping[str, Sequence[Outcome]]) -> list[dict[str, Any]]:
     ]
 
 
-def compare_alone(first: Sequence[Outcome]) -> dict[str, Any] | None:
+def compare_alone(first: Sequence[RunOutcome]) -> dict[str, Any] | None:
     """Training alone against the first arm, whose clients' shadows it is; None without shadows."""
     found = [o.summary["alone"]["clients"] for o in first if "alone" in o.summary]
     solo = [statistics.fmean(clients.values()) for clients in found]

@@ -21,7 +21,7 @@ SIDES = ("trained", "mixed")
 
 
 @dataclass(frozen=True)
-class Outcome:
+class RunOutcome:
     """A finished run: what was compared in it, its summary, and the task of every client.
 
     Attributes:
@@ -51,11 +51,11 @@ class Outcome:
         return self.tasks.get(client, client)
 
 
-def read_outcome(case: Case, folder: RunFolder, summary: dict[str, Any]) -> Outcome:
+def read_outcome(case: Case, folder: RunFolder, summary: dict[str, Any]) -> RunOutcome:
     """A finished run as its folder holds it."""
     events = read_events(folder.events) if folder.events.exists() else []
     tasks = describe_run(folder)["tasks"]
-    return Outcome(case, summary, tasks, ends_of_distance(events), mean_error(events))
+    return RunOutcome(case, summary, tasks, ends_of_distance(events), mean_error(events))
 
 
 def ends_of_distance(events: Sequence[Mapping[str, Any]]) -> Distance | None:
@@ -94,7 +94,7 @@ SeedScores = dict[str, dict[str, float]]
 
 
 def compare_tasks(
-    arms: Mapping[str, Sequence[Outcome]], ceilings: Sequence[Outcome]
+    arms: Mapping[str, Sequence[RunOutcome]], ceilings: Sequence[RunOutcome]
 ) -> dict[str, dict[str, Any]]:
     """Every task by itself: majority, ceiling and the arms' means over seeds."""
     outcomes = [outcome for own in arms.values() for outcome in own]
@@ -155,7 +155,7 @@ def _way(
     return share_of_way([score], [alone], [ceiling])
 
 
-def _by_seed(outcomes: Sequence[Outcome], part: str) -> SeedScores:
+def _by_seed(outcomes: Sequence[RunOutcome], part: str) -> SeedScores:
     """Task means of every seed; runs of the same seed are averaged."""
     seeds: dict[str, list[dict[str, float]]] = {}
     for outcome in outcomes:

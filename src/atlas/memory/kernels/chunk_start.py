@@ -28,7 +28,13 @@ from atlas.memory.kernels.block import (
     row_dots,
     side_by_side,
 )
-from atlas.memory.kernels.gate_products import Found, Plan, Table, plans, stack_chunks
+from atlas.memory.kernels.gate_products import (
+    ChunkFactors,
+    ChunkGradients,
+    GateProducts,
+    chunk_factors,
+    stack_chunks,
+)
 from atlas.memory.kernels.omega_window import band
 from atlas.memory.rules.rule import Steps
 from atlas.ops.newton_schulz import newton_schulz
@@ -70,7 +76,7 @@ class Shape(NamedTuple):
 
 
 def start_scan(
-    rows: tuple[Tensor, Tensor, Tensor], table: Table, x: Tensor, start: Tensor, shape: Shape
+    rows: tuple[Tensor, Tensor, Tensor], table: GateProducts, x: Tensor, start: Tensor, shape: Shape
 ) -> tuple[Tensor, Tensor]:
     """Walk n blocks.
 
@@ -97,10 +103,10 @@ class _StartScan(Function):
         start: Tensor,
         *parts: Tensor,
     ) -> tuple[Tensor, Tensor]:
-        rows, table = parts[:3], Table(*parts[3:])
+        rows, table = parts[:3], GateProducts(*parts[3:])
         outputs: list[Tensor] = []
         saved: list[Tensor] = []
-        for i, plan in enumerate(plans(table, shape.first_read)):
+        for i, plan in enumerate(chunk_factors(table, shape.first_read)):
             if shape.begins_chunk(i):
                 start = x.chunk(2, -1)[0]
             output, x, block = _one_block([part[i] for part in rows], x, start, plan)
@@ -114,11 +120,11 @@ class _StartScan(Function):
     @once_differentiable
     def backward(ctx: Any, d_outputs: Tensor, dx: Tensor) -> tuple[Tensor | None, ...]:  # noqa: ANN401
         kept = ctx.saved_tensors  # a checkpointed block lets it be read once
-        table, saved = Table(*kept[:5]), kept[5:]
+        table, saved = GateProducts(*kept[:5]), kept[5:]
         each, found = len(_Block._fields), []
         d_start = torch.zeros_like(saved[1])
         with in_given_precision(dx):
-            for i, plan in reversed(list(enumerate(plans(table, ctx.shape.first_read)))):
+            for i, plan in reversed(list(enumerate(chunk_factors(table, ctx.shape.first_read)))):
                 block = _Block(*saved[i * each : (i + 1) * each])
                 dx, gradients = _one_block_back(block, plan, d_outputs[i], dx)
                 # Errors are k M' - v: what reaches v reaches k M' with its sign turned.
@@ -132,7 +138,7 @@ class _StartScan(Function):
 
 
 def _one_block(
-    rows: list[Tensor], x: Tensor, start: Tensor, plan: Plan
+    rows: list[Tensor], x: Tensor, start: Tensor, plan: ChunkFactors
 ) -> tuple[Tensor, Tensor, _Block]:
     """Outputs of a block, the state after it, and what its gradient needs."""
     queries, keys, values = rows
@@ -147,8 +153,8 @@ def _one_block(
 
 
 def _one_block_back(
-    block: _Block, plan: Plan, d_output: Tensor, dx: Tensor
-) -> tuple[Tensor, Found]:
+    block: _Block, plan: ChunkFactors, d_output: Tensor, dx: Tensor
+) -> tuple[Tensor, ChunkGradients]:
     """What reaches the state before a block through reads and writes, its rows and its factors."""
     x, start, queries, keys, grams, weighted, read, error = block
     felt = torch.bmm(keys, dx)
@@ -168,10 +174,10 @@ def _one_block_back(
     d_m[:, -1] += d_ends.mm
     d_s[:, -1] += d_ends.ms
     rows = (d_queries, d_keys, d_values)
-    return dx, Found(*rows, d_m, d_s, d_weights, d_ends.ss, -d_writes.s)
+    return dx, ChunkGradients(*rows, d_m, d_s, d_weights, d_ends.ss, -d_writes.s)
 
 
-def _query_rows(plan: Plan) -> Rows:
+def _query_rows(plan: ChunkFactors) -> Rows:
     """What queries see of M_0 and S_0: [b, C, 1] each."""
     return Rows(*(plan.where_read(part)[..., None] for part in plan.rows))
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from atlas.memory.kernels.chunk_start import Shape, muon_scan, start_scan
 from atlas.memory.kernels.exact import exact_scan
-from atlas.memory.kernels.gate_products import Table, make_table
+from atlas.memory.kernels.gate_products import GateProducts, gate_products
 from atlas.memory.kernels.omega_window import (
     blocks_with_past,
     every_window,
@@ -27,7 +27,7 @@ from atlas.memory.rules.rule import Rule, Steps, Tokens, settle
 from atlas.memory.rules.state import MemoryState
 
 
-class Stretch(NamedTuple):
+class BlockRun(NamedTuple):
     """Tokens begin to end - 1 in blocks of equal size.
 
     A new chunk starts every `period` blocks, and after the last block if `closes`.
@@ -40,17 +40,17 @@ class Stretch(NamedTuple):
     closes: bool
 
 
-def within_one_chunk(begin: int, end: int, block: int, closes: bool) -> Iterator[Stretch]:
+def within_one_chunk(begin: int, end: int, block: int, closes: bool) -> Iterator[BlockRun]:
     """Whole blocks, then the rest; no new chunk starts between them."""
     rest = (end - begin) % block
     whole = end - rest
     if begin < whole:
-        yield Stretch(begin, whole, block, whole - begin, closes and not rest)
+        yield BlockRun(begin, whole, block, whole - begin, closes and not rest)
     if rest:
-        yield Stretch(whole, end, rest, 1, closes)
+        yield BlockRun(whole, end, rest, 1, closes)
 
 
-def chunk_stretches(length: int, offset: int, chunk: int, block: int) -> Iterator[Stretch]:
+def cut_into_runs(length: int, offset: int, chunk: int, block: int) -> Iterator[BlockRun]:
     """Cut T tokens so that chunks keep their places.
 
     Args:
@@ -65,7 +65,7 @@ def chunk_stretches(length: int, offset: int, chunk: int, block: int) -> Iterato
     block = min(block, chunk)
     whole = length - (length - at) % chunk
     if chunk % block == 0 and at < whole:
-        yield Stretch(at, whole, block, chunk // block, True)
+        yield BlockRun(at, whole, block, chunk // block, True)
         at = whole
     for begin in range(at, length, chunk):
         end = min(begin + chunk, length)
@@ -114,8 +114,8 @@ def _run(tokens: Tokens, state: MemoryState, rule: Rule) -> tuple[Tensor, Memory
     x = torch.cat([state.memory, state.momentum], -1).flatten(0, 1)
     start = state.memory if state.start is None else state.start
     walker, outputs = _Walker(x, start.flatten(0, 1)), []
-    for stretch in _stretches(tokens.length, state.offset, rule):
-        output, walker = _scan(_cut(whole, stretch, rule), stretch, walker, rule)
+    for block_run in _block_runs(tokens.length, state.offset, rule):
+        output, walker = _scan(_cut(whole, block_run, rule), block_run, walker, rule)
         outputs.append(output.transpose(0, 1).flatten(1, 2))
     sequences = state.memory.shape[:2]
     memory, momentum = torch.unflatten(walker.x, 0, sequences).chunk(2, -1)
@@ -133,16 +133,16 @@ def _run(tokens: Tokens, state: MemoryState, rule: Rule) -> tuple[Tensor, Memory
     )
 
 
-def _stretches(length: int, offset: int, rule: Rule) -> Iterable[Stretch]:
+def _block_runs(length: int, offset: int, rule: Rule) -> Iterable[BlockRun]:
     if rule.gradient == "exact":
         block = max(1, min(rule.chunk, BLOCK // rule.window)) if rule.window > 1 else rule.chunk
         return within_one_chunk(0, length, block, closes=False)
     block = MUON_BLOCK if rule.learner == "newton-schulz" else BLOCK
-    return chunk_stretches(length, offset, rule.chunk, block)
+    return cut_into_runs(length, offset, rule.chunk, block)
 
 
-def _cut(piece: _Piece, stretch: Stretch, rule: Rule) -> _Piece:
-    begin, end = stretch.begin, stretch.end
+def _cut(piece: _Piece, block_run: BlockRun, rule: Rule) -> _Piece:
+    begin, end = block_run.begin, block_run.end
     with_past = slice(begin, end + rule.window - 1)
     return _Piece(
         piece.queries[:, :, begin:end],
@@ -152,9 +152,11 @@ def _cut(piece: _Piece, stretch: Stretch, rule: Rule) -> _Piece:
     )
 
 
-def _scan(piece: _Piece, stretch: Stretch, walker: _Walker, rule: Rule) -> tuple[Tensor, _Walker]:
-    """Outputs [n, b, C, d_v] of one stretch, and the walker after it."""
-    size, window, first_read = stretch.block, rule.window, 1 if rule.read == "after" else 0
+def _scan(
+    piece: _Piece, block_run: BlockRun, walker: _Walker, rule: Rule
+) -> tuple[Tensor, _Walker]:
+    """Outputs [n, b, C, d_v] of one run of blocks, and the walker after it."""
+    size, window, first_read = block_run.block, rule.window, 1 if rule.read == "after" else 0
     steps = Steps(*(_blocks(part, size) for part in piece.steps))
     queries = _blocks(piece.queries, size)
     if rule.gradient == "exact":
@@ -165,19 +167,21 @@ def _scan(piece: _Piece, stretch: Stretch, walker: _Walker, rule: Rule) -> tuple
     keys, values = (
         blocks_with_past(part.flatten(0, 1), size, window).transpose(0, 1) for part in piece[1:3]
     )
-    rows, shape = (queries, keys, values), Shape(first_read, stretch.period)
+    rows, shape = (queries, keys, values), Shape(first_read, block_run.period)
     if rule.learner == "newton-schulz":
         output, x = muon_scan(rows, steps, *walker, shape)
     else:
         output, x = start_scan(rows, _table(steps, per_row_with_past), *walker, shape)
-    return output, _Walker(x, x.chunk(2, -1)[0] if stretch.closes else walker.start)
+    return output, _Walker(x, x.chunk(2, -1)[0] if block_run.closes else walker.start)
 
 
-def _table(steps: Steps, over_window: Callable[[Table, Tensor], Table]) -> Table:
+def _table(
+    steps: Steps, over_window: Callable[[GateProducts, Tensor], GateProducts]
+) -> GateProducts:
     keep, carry, step, added, gamma = steps
     if gamma.shape[-1] == 1:
-        return make_table(keep, carry, step * gamma[..., 0], added)
-    return over_window(make_table(keep, carry, step, added), gamma)
+        return gate_products(keep, carry, step * gamma[..., 0], added)
+    return over_window(gate_products(keep, carry, step, added), gamma)
 
 
 def _blocks(part: Tensor, size: int) -> Tensor:

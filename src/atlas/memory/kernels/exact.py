@@ -32,7 +32,13 @@ from atlas.memory.kernels.block import (
     row_dots,
     side_by_side,
 )
-from atlas.memory.kernels.gate_products import Found, Plan, Table, plans, stack_chunks
+from atlas.memory.kernels.gate_products import (
+    ChunkFactors,
+    ChunkGradients,
+    GateProducts,
+    chunk_factors,
+    stack_chunks,
+)
 
 
 class _Chunk(NamedTuple):
@@ -58,7 +64,7 @@ class _Chunk(NamedTuple):
 
 
 def exact_scan(
-    rows: tuple[Tensor, Tensor, Tensor], table: Table, x: Tensor, first_read: int
+    rows: tuple[Tensor, Tensor, Tensor], table: GateProducts, x: Tensor, first_read: int
 ) -> tuple[Tensor, Tensor]:
     """Walk n chunks.
 
@@ -80,10 +86,10 @@ def exact_scan(
 class _ExactScan(Function):
     @staticmethod
     def forward(ctx: Any, first: int, x: Tensor, *parts: Tensor) -> tuple[Tensor, Tensor]:  # noqa: ANN401
-        rows, table = parts[:3], Table(*parts[3:])
+        rows, table = parts[:3], GateProducts(*parts[3:])
         outputs: list[Tensor] = []
         saved: list[Tensor] = []
-        for plan, *own in zip(plans(table, first), *rows, strict=True):
+        for plan, *own in zip(chunk_factors(table, first), *rows, strict=True):
             output, x, chunk = _one_chunk(own, x, plan)
             outputs.append(output)
             saved.extend(chunk)
@@ -95,17 +101,17 @@ class _ExactScan(Function):
     @once_differentiable
     def backward(ctx: Any, d_outputs: Tensor, dx: Tensor) -> tuple[Tensor | None, ...]:  # noqa: ANN401
         kept = ctx.saved_tensors  # a checkpointed block lets it be read once
-        table, saved = Table(*kept[:5]), kept[5:]
+        table, saved = GateProducts(*kept[:5]), kept[5:]
         each, found = len(_Chunk._fields), []
         with in_given_precision(dx):
-            for i, plan in reversed(list(enumerate(plans(table, ctx.first)))):
+            for i, plan in reversed(list(enumerate(chunk_factors(table, ctx.first)))):
                 chunk = _Chunk(*saved[i * each : (i + 1) * each])
                 dx, gradients = _one_chunk_back(chunk, plan, d_outputs[i], dx)
                 found.append(gradients)
         return None, dx, *(stack_chunks(part) for part in zip(*found[::-1], strict=True))
 
 
-def _one_chunk(rows: list[Tensor], x: Tensor, plan: Plan) -> tuple[Tensor, Tensor, _Chunk]:
+def _one_chunk(rows: list[Tensor], x: Tensor, plan: ChunkFactors) -> tuple[Tensor, Tensor, _Chunk]:
     """Outputs of a chunk, the state after it, and what its gradient needs."""
     queries, keys, values = rows
     width = keys.shape[1]
@@ -126,8 +132,8 @@ def _one_chunk(rows: list[Tensor], x: Tensor, plan: Plan) -> tuple[Tensor, Tenso
 
 
 def _one_chunk_back(
-    chunk: _Chunk, plan: Plan, d_output: Tensor, dx: Tensor
-) -> tuple[Tensor, Found]:
+    chunk: _Chunk, plan: ChunkFactors, d_output: Tensor, dx: Tensor
+) -> tuple[Tensor, ChunkGradients]:
     """What reaches the state before a chunk, its rows and its factors."""
     x, readers, grams, weighted, inverse, read, error = chunk
     width = grams.shape[-1]
@@ -151,10 +157,10 @@ def _one_chunk_back(
     d_m[:, -1] += d_ends.mm
     d_s[:, -1] += d_ends.ms
     rows = (d_readers[:, width:], d_keys, d_values)
-    return dx, Found(*rows, d_m, d_s, d_weights, d_ends.ss, -d_writes.s)
+    return dx, ChunkGradients(*rows, d_m, d_s, d_weights, d_ends.ss, -d_writes.s)
 
 
-def _reader_rows(plan: Plan) -> Rows:
+def _reader_rows(plan: ChunkFactors) -> Rows:
     """What keys, then queries, see of M_0 and S_0: [b, R, 1] each."""
     size = plan.rows.m.shape[1] - 1
     per_token = plan.weights.shape[-1] // size
@@ -166,7 +172,7 @@ def _reader_rows(plan: Plan) -> Rows:
     return Rows(rows(plan.rows.m), rows(plan.rows.s))
 
 
-def _weigh(grams: Tensor, plan: Plan, out: Tensor) -> Tensor:
+def _weigh(grams: Tensor, plan: ChunkFactors, out: Tensor) -> Tensor:
     """Products of readers and keys, times what each write counts where the reader stands."""
     width, size = grams.shape[-1], plan.weights.shape[1] - 1
     seen, out_seen = (torch.unflatten(part[:, :width], 1, (size, -1)) for part in (grams, out))
@@ -175,7 +181,7 @@ def _weigh(grams: Tensor, plan: Plan, out: Tensor) -> Tensor:
     return out
 
 
-def _readers_back(part: Tensor, plan: Plan) -> Tensor:
+def _readers_back(part: Tensor, plan: ChunkFactors) -> Tensor:
     """Gradient of a factor at every M_t, [b, C + 1, ...], from that of readers, [b, R, ...]."""
     width, size = plan.weights.shape[-1], plan.weights.shape[1] - 1
     out = plan.where_read_back(part[:, width:])

@@ -11,7 +11,7 @@ D[t, j] = carry_{j+1} ... carry_t, the columns of s_from_writes are step_j D[:, 
 m_from_writes A diag(added) s_from_writes. Every factor is a product of gates at most one: nothing
 overflows, and there are no logs that a gate of zero could spoil.
 
-`plans` cuts the products into chunks and sorts them by use, for `exact` and `chunk_start`.
+`chunk_factors` cuts the products into chunks and sorts them by use, for `exact` and `chunk_start`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from torch.nn.functional import pad
 from atlas.memory.kernels.block import Ends, Rows, in_given_precision
 
 
-class Table(NamedTuple):
+class GateProducts(NamedTuple):
     """The factors above for chunks of C tokens and W writes, under any leading dimensions.
 
     Attributes:
@@ -46,9 +46,9 @@ class Table(NamedTuple):
     s_from_writes: Tensor
 
 
-def make_table(keep: Tensor, carry: Tensor, step: Tensor, added: Tensor) -> Table:
+def gate_products(keep: Tensor, carry: Tensor, step: Tensor, added: Tensor) -> GateProducts:
     """The table of chunks whose factors are [..., C], one write per token."""
-    return Table(*cast(tuple[Tensor, ...], _Unroll.apply(keep, carry, step, added)))  # type: ignore[no-untyped-call]
+    return GateProducts(*cast(tuple[Tensor, ...], _Unroll.apply(keep, carry, step, added)))  # type: ignore[no-untyped-call]
 
 
 def spread(gate: Tensor) -> tuple[Tensor, Tensor]:
@@ -125,7 +125,7 @@ def _row_dots(x: Tensor, y: Tensor) -> Tensor:
     return (x * y).sum(-1)
 
 
-class Plan(NamedTuple):
+class ChunkFactors(NamedTuple):
     """Factors of one chunk of C tokens and W writes.
 
     Attributes:
@@ -152,7 +152,7 @@ class Plan(NamedTuple):
         return pad(part, (0, 0, *sides) if part.dim() == 3 else sides)
 
 
-class Found(NamedTuple):
+class ChunkGradients(NamedTuple):
     """Gradients of one chunk: of its rows, then of its part of the table."""
 
     queries: Tensor
@@ -165,7 +165,7 @@ class Found(NamedTuple):
     s_from_writes: Tensor
 
 
-def plans(table: Table, first_read: int) -> list[Plan]:
+def chunk_factors(table: GateProducts, first_read: int) -> list[ChunkFactors]:
     """One plan for each of the n chunks of a table [n, b, ...]."""
     rows = zip(table.m_from_m.unbind(), table.m_from_s.unbind(), strict=True)
     last = (table.m_from_writes[:, :, -1], table.s_from_writes)
@@ -173,7 +173,7 @@ def plans(table: Table, first_read: int) -> list[Plan]:
     left = (table.m_from_m[..., -1], table.m_from_s[..., -1], table.s_from_s)
     ends = zip(*(part[..., None, None].unbind() for part in left), strict=True)
     return [
-        Plan(Rows(*row), weights, Rows(*write), Ends(*end), first_read)
+        ChunkFactors(Rows(*row), weights, Rows(*write), Ends(*end), first_read)
         for row, weights, write, end in zip(
             rows, table.m_from_writes.unbind(), writes, ends, strict=True
         )

@@ -11,7 +11,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from atlas.memory.kernels.gate_products import Table
+from atlas.memory.kernels.gate_products import GateProducts
 
 
 def every_window(rows: Tensor, window: int) -> Tensor:
@@ -33,14 +33,14 @@ def band(gamma: Tensor) -> Tensor:
     return torch.unflatten(padded[..., : size * width], -1, (size, width))
 
 
-def per_window_entry(table: Table, gamma: Tensor) -> Table:
+def per_window_entry(table: GateProducts, gamma: Tensor) -> GateProducts:
     """The table of C tokens with c writes each; gamma [..., C, c]."""
     writes = table.m_from_writes[..., None] * gamma[..., None, :, :]
     ends = table.s_from_writes[..., None] * gamma
     return table._replace(m_from_writes=writes.flatten(-2), s_from_writes=ends.flatten(-2))
 
 
-def per_row_with_past(table: Table, gamma: Tensor) -> Table:
+def per_row_with_past(table: GateProducts, gamma: Tensor) -> GateProducts:
     """The table of C tokens whose writes are summed over the C + c - 1 rows of `band`."""
     weights = band(gamma)
     ends = table.s_from_writes[..., None, :] @ weights

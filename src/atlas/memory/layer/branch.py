@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn.functional import normalize, silu
 
 from atlas.memory.layer.features import feature_size, features, initial_amplitudes, unit_features
-from atlas.memory.layer.gates import Gates, Manner, MemoryGates
+from atlas.memory.layer.gates import Gates, MemoryGates, ReadMode
 from atlas.memory.layer.levels import (
     LevelsState,
     LevelTokens,
@@ -96,7 +96,7 @@ class MemoryBranch(nn.Module):
         if self.settings.degree > 1:
             nn.init.zeros_(self.amplitude_change)
 
-    def start(self, persistent: Tensor, manner: Manner) -> BranchState:
+    def start(self, persistent: Tensor, mode: ReadMode) -> BranchState:
         """The state before the first token, after the persistent ones were read.
 
         They decide where the memory starts, and what it projects queries onto. The text begins a
@@ -105,7 +105,7 @@ class MemoryBranch(nn.Module):
 
         Args:
             persistent: The persistent tokens of every sequence, [B, P, D].
-            manner: How to read.
+            mode: How to read.
         """
         rule, batch = self.settings.rule, len(persistent)
         memory = self.initial.expand(batch, *self.initial.shape)
@@ -114,12 +114,12 @@ class MemoryBranch(nn.Module):
         if not persistent.shape[1]:
             return state
         real = torch.ones(persistent.shape[:2], dtype=torch.bool, device=persistent.device)
-        read = self(persistent, state, real, manner)[1].memory
+        read = self(persistent, state, real, mode)[1].memory
         begun = initial_state(read.memory, rule)._replace(prefix=read.prefix)
         return state._replace(memory=begun)
 
     def forward(
-        self, x: Tensor, state: BranchState, real: Tensor, manner: Manner
+        self, x: Tensor, state: BranchState, real: Tensor, mode: ReadMode
     ) -> tuple[Tensor, BranchState, Gates]:
         """Read and write T tokens.
 
@@ -127,7 +127,7 @@ class MemoryBranch(nn.Module):
             x: [B, T, D], zero at padding.
             state: Before the first of them.
             real: False at padding, [B, T].
-            manner: How to read.
+            mode: How to read.
 
         Returns:
             [B, T, H d], the state after the last token, and the gates.
@@ -135,7 +135,7 @@ class MemoryBranch(nn.Module):
         projected = torch.cat([self.q_proj(x), self.k_proj(x), self.v_proj(x)], -1)
         mixed, tail = self.convolution(projected, state.tail)
         queries, keys, values = (self.heads.split(part) for part in silu(mixed).chunk(3, -1))
-        gates = self.gates(x, manner.floors)
+        gates = self.gates(x, mode.floors)
         here = real[:, None]
         tokens = Tokens(
             queries=self._queries(queries),

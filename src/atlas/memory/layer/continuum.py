@@ -28,7 +28,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import rms_norm, silu
 
-from atlas.memory.miras.architecture import Weights, mlp
+from atlas.memory.miras.architecture import MemoryWeights, mlp
 
 PERCEPTRON = mlp()
 
@@ -49,8 +49,8 @@ class Level(NamedTuple):
 class LevelState(NamedTuple):
     """What one level has learned of a sequence: weights [B, ...], steps still pending, tokens."""
 
-    weights: Weights
-    pending: Weights
+    weights: MemoryWeights
+    pending: MemoryWeights
     offset: int = 0
 
     def detached(self) -> LevelState:
@@ -59,7 +59,7 @@ class LevelState(NamedTuple):
         return LevelState(weights, pending, self.offset)
 
 
-State = tuple[LevelState, ...]
+ContinuumState = tuple[LevelState, ...]
 
 
 def periods_of(base: int, levels: int) -> tuple[int, ...]:
@@ -76,7 +76,7 @@ def new_level(width: int, hidden: int, draw: torch.Generator) -> Level:
     return Level(up, down, value, torch.zeros(width), torch.zeros(()))
 
 
-def fresh_state(levels: Sequence[Level], batch: int) -> State:
+def fresh_state(levels: Sequence[Level], batch: int) -> ContinuumState:
     """The state before the first token of `batch` sequences, in float32 or better."""
 
     def start(w: Tensor) -> Tensor:
@@ -87,8 +87,8 @@ def fresh_state(levels: Sequence[Level], batch: int) -> State:
 
 
 def continuum(
-    levels: Sequence[Level], periods: Sequence[int], x: Tensor, state: State
-) -> tuple[Tensor, State]:
+    levels: Sequence[Level], periods: Sequence[int], x: Tensor, state: ContinuumState
+) -> tuple[Tensor, ContinuumState]:
     """What a feed-forward part adds to x, level after level.
 
     Args:
@@ -142,7 +142,7 @@ def _learn(
     return updated(state, period, pending, keys.shape[1])
 
 
-def updated(state: LevelState, period: int, pending: Weights, tokens: int) -> LevelState:
+def updated(state: LevelState, period: int, pending: MemoryWeights, tokens: int) -> LevelState:
     """The state `tokens` on; the pending steps are taken where a period ends."""
     if state.offset + tokens < period:
         return LevelState(state.weights, pending, state.offset + tokens)
@@ -151,8 +151,8 @@ def updated(state: LevelState, period: int, pending: Weights, tokens: int) -> Le
 
 
 def continuum_naive(
-    levels: Sequence[Level], periods: Sequence[int], x: Tensor, state: State
-) -> tuple[Tensor, State]:
+    levels: Sequence[Level], periods: Sequence[int], x: Tensor, state: ContinuumState
+) -> tuple[Tensor, ContinuumState]:
     """The same, token by token through all levels, with gradients from autograd."""
     outputs, now = [x[:, :0]], list(state)
     for t in range(x.shape[1]):
@@ -176,7 +176,7 @@ def _naive_token(
     return PERCEPTRON.apply(state.weights, key), updated(state, period, pending, 1)
 
 
-Levels = tuple[LevelState, ...] | None
+CarriedLevels = tuple[LevelState, ...] | None
 
 
 class SwiGLU(nn.Module):
@@ -189,12 +189,12 @@ class SwiGLU(nn.Module):
         self.up_proj = nn.Linear(width, hidden, bias=False)
         self.down_proj = nn.Linear(hidden, width, bias=False)
 
-    def start(self, batch: int) -> Levels:
+    def start(self, batch: int) -> CarriedLevels:
         """Nothing."""
         del batch
         return None
 
-    def forward(self, x: Tensor, state: Levels) -> tuple[Tensor, Levels]:
+    def forward(self, x: Tensor, state: CarriedLevels) -> tuple[Tensor, CarriedLevels]:
         """[B, T, D] -> [B, T, D]."""
         del state
         return self.down_proj(silu(self.gate_proj(x)) * self.up_proj(x)), None
@@ -234,11 +234,11 @@ class ContinuumFeedForward(nn.Module):
         self.periods = periods_of(base, levels)
         self.levels = nn.ModuleList(ContinuumLevel(width, hidden // levels) for _ in self.periods)
 
-    def start(self, batch: int) -> Levels:
+    def start(self, batch: int) -> CarriedLevels:
         """Every level as training left it."""
         return fresh_state(self._levels(), batch)
 
-    def forward(self, x: Tensor, state: Levels) -> tuple[Tensor, Levels]:
+    def forward(self, x: Tensor, state: CarriedLevels) -> tuple[Tensor, CarriedLevels]:
         """[B, T, D] -> [B, T, D], and the levels after the last token."""
         assert state is not None
         return continuum(self._levels(), self.periods, x, state)

@@ -116,7 +116,7 @@ class MemoryGates(nn.Module):
 Watch = Callable[[LayerView], None]
 
 
-class Manner(NamedTuple):
+class ReadMode(NamedTuple):
     """How to read.
 
     Attributes:
@@ -128,4 +128,4 @@ class Manner(NamedTuple):
     watch: Watch | None = None
 
 
-PLAIN = Manner()
+PLAIN_READ = ReadMode()

@@ -19,9 +19,9 @@ from torch import Tensor, nn
 from atlas.errors import InputError
 from atlas.memory.layer.attention import WindowAttention
 from atlas.memory.layer.branch import MemoryBranch
-from atlas.memory.layer.gates import PLAIN, Manner
+from atlas.memory.layer.gates import PLAIN_READ, ReadMode
 from atlas.memory.layer.observe import LayerView
-from atlas.memory.layer.placement import PLACEMENTS, Mixed, Parts, Reading
+from atlas.memory.layer.placement import PLACEMENTS, LayerInput, LayerParts, Placed
 from atlas.memory.layer.settings import Heads, MemorySettings, Stage
 from atlas.memory.layer.state import LayerState
 
@@ -109,14 +109,14 @@ class MemoryLayer(nn.Module):
         if self.memory is not None:
             self.memory.settings = self.settings.memory
 
-    def start(self, batch: int, manner: Manner = PLAIN) -> LayerState:
+    def start(self, batch: int, mode: ReadMode = PLAIN_READ) -> LayerState:
         """The state before the first token of `batch` sequences; gradients reach what it is of."""
         persistent = self.persistent.expand(batch, -1, -1)
         context = self.settings.placement == "context"
         window = self.attention.start(persistent, streams=2 if context else 1)
         if self.memory is None:
             return LayerState(window, None, None)
-        branch = self.memory.start(persistent, manner)
+        branch = self.memory.start(persistent, mode)
         return LayerState(window, branch, branch.memory.memory if context else None)
 
     def forward(
@@ -124,7 +124,7 @@ class MemoryLayer(nn.Module):
         x: Tensor,
         state: LayerState | None = None,
         real: Tensor | None = None,
-        manner: Manner = PLAIN,
+        mode: ReadMode = PLAIN_READ,
     ) -> tuple[Tensor, LayerState]:
         """Read T tokens.
 
@@ -133,12 +133,12 @@ class MemoryLayer(nn.Module):
             state: Before the first of them; None at the start of a text.
             real: False at padding, [B, T]; None if there is none. Only padding before a text,
                 or after it, leaves its tokens as they are.
-            manner: How to read.
+            mode: How to read.
 
         Returns:
             [B, T, D] and the state after the last token.
         """
-        before = self.start(len(x), manner) if state is None else state
+        before = self.start(len(x), mode) if state is None else state
         if real is None:
             real = torch.ones(x.shape[:2], dtype=torch.bool, device=x.device)
         else:
@@ -148,16 +148,16 @@ class MemoryLayer(nn.Module):
             output, after = self.attention_norm(seen), before._replace(window=window)
         else:
             mixed = PLACEMENTS[self.settings.placement](
-                self._parts(self.memory), Reading(x, real, manner), before
+                self._parts(self.memory), LayerInput(x, real, mode), before
             )
             output, after = mixed.output, mixed.state
-            if manner.watch is not None:
-                manner.watch(_view(before, mixed, manner))
+            if mode.watch is not None:
+                mode.watch(_view(before, mixed, mode))
         projected: Tensor = self.o_proj(output)
         return projected, after._replace(position=before.position + x.shape[1])
 
-    def _parts(self, memory: MemoryBranch) -> Parts:
-        return Parts(
+    def _parts(self, memory: MemoryBranch) -> LayerParts:
+        return LayerParts(
             attention=self.attention,
             memory=memory,
             share=self.share_proj,
@@ -167,7 +167,7 @@ class MemoryLayer(nn.Module):
         )
 
 
-def _view(before: LayerState, mixed: Mixed, manner: Manner) -> LayerView:
+def _view(before: LayerState, mixed: Placed, mode: ReadMode) -> LayerView:
     assert before.branch is not None and mixed.state.branch is not None
     after = mixed.state.branch.memories
     gates = mixed.gates.named() | {"mix": mixed.share}
@@ -177,5 +177,5 @@ def _view(before: LayerState, mixed: Mixed, manner: Manner) -> LayerView:
         momentum=[own.momentum for own in after],
         retention=1 - mixed.gates.alpha,
         gates=gates,
-        floors={n: floor for n, floor in manner.floors._asdict().items() if n in gates},
+        floors={n: floor for n, floor in mode.floors._asdict().items() if n in gates},
     )

@@ -26,12 +26,12 @@ from torch.nn.functional import rms_norm
 
 from atlas.memory.layer.attention import WindowAttention
 from atlas.memory.layer.branch import MemoryBranch
-from atlas.memory.layer.gates import Gates, Manner
+from atlas.memory.layer.gates import Gates, ReadMode
 from atlas.memory.layer.observe import floored_gate
 from atlas.memory.layer.state import BranchState, LayerState
 
 
-class Parts(NamedTuple):
+class LayerParts(NamedTuple):
     """The modules of a layer that a placement puts in order.
 
     Attributes:
@@ -51,15 +51,15 @@ class Parts(NamedTuple):
     segment: int
 
 
-class Reading(NamedTuple):
+class LayerInput(NamedTuple):
     """What is read, tokens [B, T, D], False at padding [B, T], and how."""
 
     x: Tensor
     real: Tensor
-    manner: Manner
+    mode: ReadMode
 
 
-class Mixed(NamedTuple):
+class Placed(NamedTuple):
     """What a placement gives: [B, T, H d], the state after it, the gates and the share g."""
 
     output: Tensor
@@ -68,31 +68,31 @@ class Mixed(NamedTuple):
     share: Tensor
 
 
-Placement = Callable[[Parts, Reading, LayerState], Mixed]
+Placement = Callable[[LayerParts, LayerInput, LayerState], Placed]
 
 
-def as_gate(parts: Parts, reading: Reading, state: LayerState) -> Mixed:
+def as_gate(parts: LayerParts, reading: LayerInput, state: LayerState) -> Placed:
     """Attention and memory side by side."""
-    x, real, manner = reading
+    x, real, mode = reading
     seen, window = parts.attention(x, state.window, real)
-    known, branch, gates = parts.memory(x, _branch(state), real, manner)
+    known, branch, gates = parts.memory(x, _branch(state), real, mode)
     share = _share(parts, reading)
     output = _blend(parts, seen, known, share)
-    return Mixed(output, state._replace(window=window, branch=branch), gates, share)
+    return Placed(output, state._replace(window=window, branch=branch), gates, share)
 
 
-def as_layer(parts: Parts, reading: Reading, state: LayerState) -> Mixed:
+def as_layer(parts: LayerParts, reading: LayerInput, state: LayerState) -> Placed:
     """Memory first, attention after it."""
-    x, real, manner = reading
-    known, branch, gates = parts.memory(x, _branch(state), real, manner)
+    x, real, mode = reading
+    known, branch, gates = parts.memory(x, _branch(state), real, mode)
     share = _share(parts, reading)
     added = rms_norm(x + share * parts.memory_norm(known), x.shape[-1:], eps=parts.memory_norm.eps)
     seen, window = parts.attention(added * real[..., None], state.window, real)
     moved = state._replace(window=window, branch=branch)
-    return Mixed(parts.attention_norm(seen), moved, gates, share)
+    return Placed(parts.attention_norm(seen), moved, gates, share)
 
 
-def as_context(parts: Parts, reading: Reading, state: LayerState) -> Mixed:
+def as_context(parts: LayerParts, reading: LayerInput, state: LayerState) -> Placed:
     """What the memory recalls is attended to, segment by segment."""
     pieces = []
     for piece in _segments(reading, state.offset, parts.segment):
@@ -104,16 +104,16 @@ def as_context(parts: Parts, reading: Reading, state: LayerState) -> Mixed:
         torch.cat(own, 2) if own[0] is not None else None for own in zip(*gates, strict=True)
     )
     joined = Gates._make(columns)
-    return Mixed(torch.cat(outputs, 1), state, joined, torch.cat(shares, 1))
+    return Placed(torch.cat(outputs, 1), state, joined, torch.cat(shares, 1))
 
 
-def _one_segment(parts: Parts, reading: Reading, state: LayerState) -> Mixed:
+def _one_segment(parts: LayerParts, reading: LayerInput, state: LayerState) -> Placed:
     """Tokens of one segment, which may have begun before."""
-    x, real, manner = reading
+    x, real, mode = reading
     assert state.start is not None
     recalled = parts.memory.recall(x, state.start)
     seen, window = parts.attention(x, state.window, real, recalled)
-    known, branch, gates = parts.memory(seen, _branch(state), real, manner)
+    known, branch, gates = parts.memory(seen, _branch(state), real, mode)
     share = _share(parts, reading)
     offset = (state.offset + x.shape[1]) % parts.segment
     moved = state._replace(
@@ -122,14 +122,14 @@ def _one_segment(parts: Parts, reading: Reading, state: LayerState) -> Mixed:
         start=state.start if offset else branch.memory.memory,
         offset=offset,
     )
-    return Mixed(_blend(parts, seen, known, share), moved, gates, share)
+    return Placed(_blend(parts, seen, known, share), moved, gates, share)
 
 
-def _segments(reading: Reading, offset: int, segment: int) -> Iterator[Reading]:
+def _segments(reading: LayerInput, offset: int, segment: int) -> Iterator[LayerInput]:
     begin, length = 0, reading.x.shape[1]
     while begin < length:
         end = min(length, begin + segment - offset)
-        yield Reading(reading.x[:, begin:end], reading.real[:, begin:end], reading.manner)
+        yield LayerInput(reading.x[:, begin:end], reading.real[:, begin:end], reading.mode)
         begin, offset = end, 0
 
 
@@ -138,11 +138,11 @@ def _branch(state: LayerState) -> BranchState:
     return state.branch
 
 
-def _share(parts: Parts, reading: Reading) -> Tensor:
-    return floored_gate(parts.share(reading.x), reading.manner.floors.mix)
+def _share(parts: LayerParts, reading: LayerInput) -> Tensor:
+    return floored_gate(parts.share(reading.x), reading.mode.floors.mix)
 
 
-def _blend(parts: Parts, seen: Tensor, known: Tensor, share: Tensor) -> Tensor:
+def _blend(parts: LayerParts, seen: Tensor, known: Tensor, share: Tensor) -> Tensor:
     seen, known = parts.attention_norm(seen), parts.memory_norm(known)
     return seen + share * (known - seen)
 

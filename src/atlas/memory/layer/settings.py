@@ -64,7 +64,7 @@ def with_chunks(levels: Levels, stage: Stage) -> Levels:
     return replace(levels, shared=replace(levels.shared, chunk=stage.shared), local=local)
 
 
-Gradient = Literal["full", "detached"]
+MemoryGradient = Literal["full", "detached"]
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ class MemorySettings:
     local_shard: int | None = None
     convolution: int = 4
     degree: int = 1
-    gradient: Gradient = "full"
+    gradient: MemoryGradient = "full"
 
     def __post_init__(self) -> None:
         """Refuse local memories that are none."""

@@ -16,7 +16,7 @@ from atlas.errors import InputError
 from atlas.memory.layer.continuum import LevelState
 from atlas.memory.rules.state import MemoryState
 
-State = TypeVar("State")
+_State = TypeVar("_State")
 
 
 class WindowState(NamedTuple):
@@ -82,17 +82,17 @@ class BlockState(NamedTuple):
     levels: tuple[LevelState, ...] | None
 
 
-def each_tensor(state: State, change: Callable[[Tensor], Tensor]) -> State:
+def each_tensor(state: _State, change: Callable[[Tensor], Tensor]) -> _State:
     """The same change made to every tensor of any of these states."""
-    return cast(State, _walk(state, change))
+    return cast(_State, _walk(state, change))
 
 
-def detached(state: State) -> State:
+def detached(state: _State) -> _State:
     """The same values, cut from the graph."""
     return each_tensor(state, lambda part: part.detach())
 
 
-def rows_of(state: State, index: Tensor) -> State:
+def rows_of(state: _State, index: Tensor) -> _State:
     """The sequences `index` [n] of the batch, in that order and as often as they are named."""
     return each_tensor(state, lambda part: part.index_select(0, index.to(part.device)))
 
@@ -132,7 +132,7 @@ def to_flat(state: object, prefix: str = "") -> dict[str, Tensor]:
     return flat
 
 
-def from_flat(flat: Mapping[str, Tensor], like: State, prefix: str = "") -> State:
+def from_flat(flat: Mapping[str, Tensor], like: _State, prefix: str = "") -> _State:
     """Read back what `to_flat` made.
 
     Args:
@@ -149,7 +149,7 @@ def from_flat(flat: Mapping[str, Tensor], like: State, prefix: str = "") -> Stat
     for name in flat:
         if name not in known and (not prefix or name.startswith(f"{prefix}.")):
             raise InputError(f"the state has {name}; it was made by another model")
-    return cast(State, state)
+    return cast(_State, state)
 
 
 def _walk(state: object, change: Callable[[Tensor], Tensor]) -> object:

@@ -20,8 +20,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import gelu
 
-Weights = tuple[Tensor, ...]
-Linear = Callable[[Tensor], Tensor]
+MemoryWeights = tuple[Tensor, ...]
+Apply = Callable[[Tensor], Tensor]
 Factors = tuple[tuple[Tensor, Tensor], ...]
 
 
@@ -37,10 +37,10 @@ class Architecture:
     """
 
     shapes: Callable[[int, int, int], tuple[tuple[int, int], ...]]
-    forward: Callable[[Sequence[Linear], Tensor], Tensor]
-    factors: Callable[[Weights, Tensor, Linear], Factors]
+    forward: Callable[[Sequence[Apply], Tensor], Tensor]
+    factors: Callable[[MemoryWeights, Tensor, Apply], Factors]
 
-    def apply(self, weights: Weights, x: Tensor) -> Tensor:
+    def apply(self, weights: MemoryWeights, x: Tensor) -> Tensor:
         """The memory's answer to x [..., n, d_k] with weights that all n share."""
         return self.forward([partial(_times, w) for w in weights], x)
 
@@ -52,10 +52,10 @@ def _times(weights: Tensor, rows: Tensor) -> Tensor:
 def matrix() -> Architecture:
     """One linear map."""
 
-    def forward(layers: Sequence[Linear], x: Tensor) -> Tensor:
+    def forward(layers: Sequence[Apply], x: Tensor) -> Tensor:
         return layers[0](x)
 
-    def factors(weights: Weights, keys: Tensor, pull: Linear) -> Factors:
+    def factors(weights: MemoryWeights, keys: Tensor, pull: Apply) -> Factors:
         return ((keys, pull(keys @ weights[0])),)
 
     return Architecture(lambda d_k, d_v, hidden: ((d_k, d_v),), forward, factors)
@@ -64,10 +64,10 @@ def matrix() -> Architecture:
 def mlp() -> Architecture:
     """Two layers; starts from small random weights, since zero is a saddle that stays zero."""
 
-    def forward(layers: Sequence[Linear], x: Tensor) -> Tensor:
+    def forward(layers: Sequence[Apply], x: Tensor) -> Tensor:
         return layers[1](gelu(layers[0](x)))
 
-    def factors(weights: Weights, keys: Tensor, pull: Linear) -> Factors:
+    def factors(weights: MemoryWeights, keys: Tensor, pull: Apply) -> Factors:
         before = keys @ weights[0]
         after = gelu(before)
         right = pull(after @ weights[1])

@@ -23,12 +23,19 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from atlas.memory.miras.architecture import Factors, Linear
+from atlas.memory.miras.architecture import Apply, Factors
 from atlas.memory.miras.learner import decay_matrix
-from atlas.memory.miras.variant import State, Tokens, Variant, advanced, read, start_weights
+from atlas.memory.miras.variant import (
+    Variant,
+    VariantState,
+    VariantTokens,
+    advanced,
+    read,
+    start_weights,
+)
 
 
-class Plan(NamedTuple):
+class PathFactors(NamedTuple):
     """Coefficients of n tokens: decay and trace [B, H, n, n]; kept, fade, weight [B, H, n]."""
 
     decay: Tensor
@@ -50,12 +57,12 @@ class Before(NamedTuple):
 class Path(NamedTuple):
     """One matrix along a segment: how each token reads it, and where it ends."""
 
-    reader: Linear
+    reader: Apply
     dual: Tensor
     momentum: Tensor
 
 
-Follow = Callable[[Variant, Plan, Before, tuple[Tensor, Tensor]], Path]
+Follow = Callable[[Variant, PathFactors, Before, tuple[Tensor, Tensor]], Path]
 
 
 def follow_for(variant: Variant) -> Follow:
@@ -74,7 +81,7 @@ class Spent(NamedTuple):
     momentum: Tensor
 
 
-def spend(plan: Plan, before: Before, factors: tuple[Tensor, Tensor]) -> Spent:
+def spend(plan: PathFactors, before: Before, factors: tuple[Tensor, Tensor]) -> Spent:
     """Coefficients mix [B, H, n, n] and carry [B, H, n], and where dual and momentum end."""
     left, right = factors
     weighted = plan.decay * plan.weight[..., None, :]
@@ -90,7 +97,7 @@ def spend(plan: Plan, before: Before, factors: tuple[Tensor, Tensor]) -> Spent:
 
 
 def follow_factors(
-    variant: Variant, plan: Plan, before: Before, factors: tuple[Tensor, Tensor]
+    variant: Variant, plan: PathFactors, before: Before, factors: tuple[Tensor, Tensor]
 ) -> Path:
     """Learner and retention linear: x A_t needs the products x . left_j alone."""
     left, right = factors
@@ -106,7 +113,7 @@ def follow_factors(
 
 
 def follow_duals(
-    variant: Variant, plan: Plan, before: Before, factors: tuple[Tensor, Tensor]
+    variant: Variant, plan: PathFactors, before: Before, factors: tuple[Tensor, Tensor]
 ) -> Path:
     """Only the learner linear: A_t of every token, n matrices at once."""
     left, right = factors
@@ -117,7 +124,7 @@ def follow_duals(
 
 
 def follow_matrices(
-    variant: Variant, plan: Plan, before: Before, factors: tuple[Tensor, Tensor]
+    variant: Variant, plan: PathFactors, before: Before, factors: tuple[Tensor, Tensor]
 ) -> Path:
     """Any rule, by forming S_t and A_t of every token: n matrices at once."""
     left, right = factors
@@ -130,7 +137,7 @@ def follow_matrices(
     return Path(reader, dual[..., -1, :, :], momentum[..., -1, :, :])
 
 
-def row_reader(variant: Variant, duals: Tensor, before: Before) -> Linear:
+def row_reader(variant: Variant, duals: Tensor, before: Before) -> Apply:
     """Each row reads its own matrix: duals [B, H, n, rows, columns]."""
     shape = variant.retention.shape
     shaped = duals if shape is None else shape(duals)
@@ -142,7 +149,7 @@ def row_reader(variant: Variant, duals: Tensor, before: Before) -> Linear:
     return reader
 
 
-def faded(plan: Plan, before: Before) -> Tensor:
+def faded(plan: PathFactors, before: Before) -> Tensor:
     """What each token still has of the dual before, [B, H, n, rows, columns]."""
     away, anchor = before.dual - before.anchor, before.anchor
     return torch.addcmul(anchor[..., None, :, :], plan.kept[..., None, None], away[..., None, :, :])
@@ -163,7 +170,9 @@ def summed(coefficients: Tensor, matrices: Tensor) -> Tensor:
     return (coefficients @ matrices.flatten(-2)).reshape(matrices.shape)
 
 
-def variant_chunked(variant: Variant, tokens: Tokens, state: State) -> tuple[Tensor, State]:
+def variant_chunked(
+    variant: Variant, tokens: VariantTokens, state: VariantState
+) -> tuple[Tensor, VariantState]:
     """Write and read a sequence, reading after writing.
 
     Args:
@@ -186,12 +195,12 @@ def variant_chunked(variant: Variant, tokens: Tokens, state: State) -> tuple[Ten
 
 
 def run_segment(
-    variant: Variant, tokens: Tokens, state: State, follow: Follow
-) -> tuple[Tensor, State]:
+    variant: Variant, tokens: VariantTokens, state: VariantState, follow: Follow
+) -> tuple[Tensor, VariantState]:
     """Tokens that lie in one chunk."""
     logs = torch.log1p(-tokens.alpha)
     unrolled = variant.learner.unroll(tokens.eta, tokens.theta)
-    plan = Plan(decay_matrix(logs), logs.cumsum(-1).exp(), *unrolled)
+    plan = PathFactors(decay_matrix(logs), logs.cumsum(-1).exp(), *unrolled)
     before = map(Before, state.dual, state.momentum, state.start, state.anchor)
     factors = chunk_start_factors(variant, tokens, state)
     paths = [follow(variant, plan, *pair) for pair in zip(before, factors, strict=True)]
@@ -205,7 +214,7 @@ def run_segment(
     return output, after
 
 
-def chunk_start_factors(variant: Variant, tokens: Tokens, state: State) -> Factors:
+def chunk_start_factors(variant: Variant, tokens: VariantTokens, state: VariantState) -> Factors:
     """(left, right) of every matrix's gradients at the weights the chunk started from."""
 
     def pull(answer: Tensor) -> Tensor:

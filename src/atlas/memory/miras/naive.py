@@ -9,11 +9,20 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from atlas.memory.miras.architecture import Weights
-from atlas.memory.miras.variant import State, Tokens, Variant, advanced, read, start_weights
+from atlas.memory.miras.architecture import MemoryWeights
+from atlas.memory.miras.variant import (
+    Variant,
+    VariantState,
+    VariantTokens,
+    advanced,
+    read,
+    start_weights,
+)
 
 
-def variant_naive(variant: Variant, tokens: Tokens, state: State) -> tuple[Tensor, State]:
+def variant_naive(
+    variant: Variant, tokens: VariantTokens, state: VariantState
+) -> tuple[Tensor, VariantState]:
     """Same arguments and results as `variant_chunked`."""
     dtype = tokens.values.dtype
     tokens = tokens.prepared(state.dual[0].dtype)
@@ -25,7 +34,7 @@ def variant_naive(variant: Variant, tokens: Tokens, state: State) -> tuple[Tenso
     return torch.cat(outputs, 2).to(dtype), state
 
 
-def written(variant: Variant, token: Tokens, state: State) -> State:
+def written(variant: Variant, token: VariantTokens, state: VariantState) -> VariantState:
     """The state after one token."""
     alpha, eta, theta = (gate[..., None] for gate in (token.alpha, token.eta, token.theta))
     gradients = autograd_gradients(variant, token, start_weights(variant, state))
@@ -41,7 +50,9 @@ def written(variant: Variant, token: Tokens, state: State) -> State:
     return advanced(variant, state, dual, momentum, 1)
 
 
-def autograd_gradients(variant: Variant, token: Tokens, weights: Weights) -> Weights:
+def autograd_gradients(
+    variant: Variant, token: VariantTokens, weights: MemoryWeights
+) -> MemoryWeights:
     """The gradient of the token's loss with respect to each matrix, differentiable again."""
     with torch.enable_grad():
         seen = tuple(w if w.requires_grad else w.clone().requires_grad_() for w in weights)

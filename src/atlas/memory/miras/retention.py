@@ -130,14 +130,14 @@ RETENTIONS: dict[str, Callable[..., Retention]] = {
 }
 
 
-class Gate(NamedTuple):
+class JointGate(NamedTuple):
     """Forgetting and step, as in `rule.Tokens`."""
 
     alpha: Tensor
     theta: Tensor
 
 
-def one_gate(local: Tensor, everywhere: Tensor) -> Gate:
+def one_gate(local: Tensor, everywhere: Tensor) -> JointGate:
     """Make one gate of both retentions, elementwise.
 
     Args:
@@ -145,4 +145,4 @@ def one_gate(local: Tensor, everywhere: Tensor) -> Gate:
         everywhere: g > 0; the smaller, the more is forgotten.
     """
     keep = everywhere / (everywhere + local)
-    return Gate(local / (everywhere + local), local * keep)
+    return JointGate(local / (everywhere + local), local * keep)

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from atlas.memory.miras.architecture import Architecture, Weights, matrix, mlp
+from atlas.memory.miras.architecture import Architecture, MemoryWeights, matrix, mlp
 from atlas.memory.miras.bias import Bias, huber, l2, lp
 from atlas.memory.miras.learner import Learner, descent
 from atlas.memory.miras.retention import Retention, kl, lq
@@ -43,7 +43,7 @@ LINEAR = Variant(l2(), decay(), descent(), matrix())
 PRESETS = {"moneta": MONETA, "yaad": YAAD, "memora": MEMORA, "linear": LINEAR}
 
 
-class Tokens(NamedTuple):
+class VariantTokens(NamedTuple):
     """What a sequence asks of its memory; gates are per token and head, [B, H, T].
 
     queries and keys are [B, H, T, d_k], values [B, H, T, d_v]; alpha forgets (0 keeps all), eta
@@ -58,9 +58,9 @@ class Tokens(NamedTuple):
     theta: Tensor
     delta: Tensor | None = None
 
-    def each(self, change: Callable[[Tensor], Tensor]) -> Tokens:
+    def each(self, change: Callable[[Tensor], Tensor]) -> VariantTokens:
         """The same change made to every part."""
-        return Tokens(
+        return VariantTokens(
             queries=change(self.queries),
             keys=change(self.keys),
             values=change(self.values),
@@ -70,11 +70,11 @@ class Tokens(NamedTuple):
             delta=None if self.delta is None else change(self.delta),
         )
 
-    def cut(self, start: int, stop: int) -> Tokens:
+    def cut(self, start: int, stop: int) -> VariantTokens:
         """Tokens start to stop - 1."""
         return self.each(lambda part: part[:, :, start:stop])
 
-    def prepared(self, dtype: torch.dtype) -> Tokens:
+    def prepared(self, dtype: torch.dtype) -> VariantTokens:
         """In the dtype of the state, with gates whose logs are finite."""
         cast = self.each(lambda part: part.to(dtype))
         return cast._replace(
@@ -82,27 +82,27 @@ class Tokens(NamedTuple):
         )
 
 
-class State(NamedTuple):
+class VariantState(NamedTuple):
     """A memory between two tokens; every matrix [B, H, rows, columns].
 
     dual accumulates, momentum is the learner's S, start the dual at the start of the chunk,
     anchor where forgetting leads, and offset how many tokens of the chunk are done.
     """
 
-    dual: Weights
-    momentum: Weights
-    start: Weights
-    anchor: Weights
+    dual: MemoryWeights
+    momentum: MemoryWeights
+    start: MemoryWeights
+    anchor: MemoryWeights
     offset: int = 0
 
-    def detached(self) -> State:
+    def detached(self) -> VariantState:
         """The same values, cut from the graph."""
         groups = (tuple(w.detach() for w in group) for group in self[:4])
         dual, momentum, start, anchor = groups
-        return State(dual, momentum, start, anchor, self.offset)
+        return VariantState(dual, momentum, start, anchor, self.offset)
 
 
-def fresh_state(weights: Weights, anchor: Weights | None = None) -> State:
+def fresh_state(weights: MemoryWeights, anchor: MemoryWeights | None = None) -> VariantState:
     """The state before the first token, in float32 or better.
 
     Args:
@@ -114,25 +114,27 @@ def fresh_state(weights: Weights, anchor: Weights | None = None) -> State:
     start = tuple(w.to(torch.promote_types(w.dtype, torch.float32)) for w in weights)
     zero = tuple(torch.zeros_like(w) for w in start)
     if anchor is None:
-        return State(start, zero, start, zero)
+        return VariantState(start, zero, start, zero)
     ends = tuple(a.to(w.dtype) for a, w in zip(anchor, start, strict=True))
-    return State(start, zero, start, ends)
+    return VariantState(start, zero, start, ends)
 
 
-def advanced(variant: Variant, state: State, dual: Weights, momentum: Weights, n: int) -> State:
+def advanced(
+    variant: Variant, state: VariantState, dual: MemoryWeights, momentum: MemoryWeights, n: int
+) -> VariantState:
     """The state n tokens on, its chunk closed if these were the last of it."""
     if state.offset + n < variant.chunk:
         return state._replace(dual=dual, momentum=momentum, offset=state.offset + n)
     closed = tuple(variant.retention.close(w, variant.chunk) for w in dual)
-    return State(closed, momentum, closed, state.anchor)
+    return VariantState(closed, momentum, closed, state.anchor)
 
 
-def start_weights(variant: Variant, state: State) -> Weights:
+def start_weights(variant: Variant, state: VariantState) -> MemoryWeights:
     """The weights at which the current chunk takes its gradients."""
     return tuple(variant.retention.weights(start, start) for start in state.start)
 
 
-def read(variant: Variant, state: State, queries: Tensor) -> Tensor:
+def read(variant: Variant, state: VariantState, queries: Tensor) -> Tensor:
     """What the memory as it stands answers to queries [B, H, n, d_k]."""
     pairs = zip(state.dual, state.start, strict=True)
     weights = tuple(variant.retention.weights(dual, start) for dual, start in pairs)

@@ -26,7 +26,7 @@ from atlas.errors import InputError
 Gradient = Literal["exact", "chunk-start"]
 Weighting = Literal["added", "both", "step", "none"]
 Read = Literal["after", "before"]
-Learner = Literal["momentum", "newton-schulz"]
+LearnerName = Literal["momentum", "newton-schulz"]
 Queries = Literal["plain", "projected"]
 
 
@@ -55,7 +55,7 @@ class Rule:
     window: int = 1
     weighting: Weighting = "added"
     read: Read = "after"
-    learner: Learner = "momentum"
+    learner: LearnerName = "momentum"
     queries: Queries = "plain"
 
     def __post_init__(self) -> None:
@@ -64,7 +64,7 @@ class Rule:
             "gradient": Gradient,
             "weighting": Weighting,
             "read": Read,
-            "learner": Learner,
+            "learner": LearnerName,
             "queries": Queries,
         }
         for name, choices in named.items():

@@ -48,7 +48,7 @@ class Score(NamedTuple):
     memory: dict[str, float]
 
 
-class Learner:
+class MemoryTrainer:
     """A model and its optimiser; what it does at a step depends on the step's number alone.
 
     Attributes:

@@ -20,7 +20,7 @@ from torch import Tensor
 
 Floats = NDArray[np.float64]
 Labels = tuple[int, ...]
-Group = TypeVar("Group", bound=Hashable)
+_Group = TypeVar("_Group", bound=Hashable)
 
 STARTS = 20
 """k-means restarts."""
@@ -156,11 +156,11 @@ def hdbscan_partition(features: Floats | Tensor, min_size: int) -> Labels:
     return canonical([("noise", i) if c < 0 else ("cluster", c) for i, c in enumerate(found)])
 
 
-def contingency(labels: Sequence[int], groups: Sequence[Group]) -> dict[int, dict[Group, int]]:
+def contingency(labels: Sequence[int], groups: Sequence[_Group]) -> dict[int, dict[_Group, int]]:
     """How many clients of each known group are in each cluster: [cluster][group], zeros too."""
     pairs = list(zip(labels, groups, strict=True))
     names = dict.fromkeys(groups)
-    table: dict[int, dict[Group, int]] = {c: dict.fromkeys(names, 0) for c in sorted(set(labels))}
+    table: dict[int, dict[_Group, int]] = {c: dict.fromkeys(names, 0) for c in sorted(set(labels))}
     for cluster, group in pairs:
         table[cluster][group] += 1
     return table

@@ -30,7 +30,7 @@ ASKED = 512
 """Points that ask their neighbours at a time."""
 
 
-class Found:
+class Candidates:
     """The best candidates so far of every point: `index` and squared `gap` [n, count]."""
 
     def __init__(self, points: Tensor, count: int) -> None:
@@ -74,7 +74,7 @@ def nearest_points(
     """
     points = points.to(torch.float64)
     n, count = len(points), min(count, len(points) - 1)
-    found = Found(points, max(count, 0))
+    found = Candidates(points, max(count, 0))
     if count < 1:
         return found.index
     if leaf <= count:
@@ -105,7 +105,7 @@ def split(points: Tensor, leaf: int, draw: np.random.Generator) -> list[Tensor]:
     return leaves
 
 
-def _search(found: Found, members: Tensor) -> None:
+def _search(found: Candidates, members: Tensor) -> None:
     """Offer every member its nearest fellow members."""
     members = members.sort().values
     gap = squared_gaps(found.points[members], found.points[members])
@@ -115,7 +115,7 @@ def _search(found: Found, members: Tensor) -> None:
     found.offer(members, members[place], near)
 
 
-def _ask_around(found: Found) -> None:
+def _ask_around(found: Candidates) -> None:
     """Offer everybody the neighbours of its neighbours."""
     before = found.index.clone()
     for rows in torch.split(torch.arange(len(before), device=before.device), ASKED):

@@ -53,7 +53,7 @@ class Heavy:
 
 
 @dataclass(frozen=True)
-class Work:
+class MixingWork:
     """All that one W asks for.
 
     Attributes:
@@ -67,7 +67,7 @@ class Work:
     heavy: list[Heavy]
 
 
-def divide(weights: SharedRows, most: int) -> Work:
+def divide(weights: SharedRows, most: int) -> MixingWork:
     """Cut W so that no portion needs more than `most` clients."""
     own = keeps_own_row(weights)
     moving = np.nonzero(~own)[0]
@@ -92,7 +92,7 @@ def divide(weights: SharedRows, most: int) -> Work:
             else:
                 half = len(some) // 2
                 waiting += [some[half:], some[:half]]
-    return Work(np.nonzero(own)[0], portions, heavy)
+    return MixingWork(np.nonzero(own)[0], portions, heavy)
 
 
 def _by_acquaintance(rows: Edges, light: Places, receivers: dict[int, Places]) -> Places:

@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from atlas.report.figures.drawing import new_figure
-from atlas.report.read.cohorts import Planned, colour
+from atlas.report.read.cohorts import PlannedCohort, colour
 
 Matrix = NDArray[np.float64]
 
@@ -28,7 +28,7 @@ SWAMPED = 4.0
 COLOURS = colormaps["viridis"].with_extremes(bad="#d4d8dd")
 
 
-def affinity_figure(planned: Planned) -> Figure | None:
+def affinity_figure(planned: PlannedCohort) -> Figure | None:
     """Raw affinity and the neighbours left of it; None where they were not logged."""
     affinity, neighbours = planned.matrix("affinity"), planned.matrix("neighbours")
     if affinity is None or neighbours is None:
@@ -44,7 +44,7 @@ def affinity_figure(planned: Planned) -> Figure | None:
     return figure
 
 
-def mixing_figure(planned: Planned, mixed: Mapping[str, Any]) -> Figure:
+def mixing_figure(planned: PlannedCohort, mixed: Mapping[str, Any]) -> Figure:
     """The weights by which every client's adapter was made in one round."""
     weights = np.array(mixed["weights"], dtype=np.float64)
     title = f"Effective W of round {mixed['round']}"
@@ -59,7 +59,7 @@ def mixing_figure(planned: Planned, mixed: Mapping[str, Any]) -> Figure:
 
 
 def draw_matrix(
-    axes: Axes, values: Matrix, planned: Planned, title: str, lowest: float = 0.0
+    axes: Axes, values: Matrix, planned: PlannedCohort, title: str, lowest: float = 0.0
 ) -> None:
     """One heatmap: row k is what client k takes from each column.
 
@@ -83,7 +83,7 @@ def draw_matrix(
     axes.spines[:].set_visible(False)
 
 
-def _side(planned: Planned) -> float:
+def _side(planned: PlannedCohort) -> float:
     """Inches of a heatmap with its ids and bar."""
     return min(8.0, max(5.0, 2.0 + 0.22 * len(planned.clients)))
 
@@ -110,7 +110,7 @@ def _write_numbers(axes: Axes, values: Matrix, norm: Normalize) -> None:
             axes.text(column, row, text, ha="center", va="center", color=ink, fontsize=7.5)
 
 
-def _name_ticks(axes: Axes, planned: Planned) -> None:
+def _name_ticks(axes: Axes, planned: PlannedCohort) -> None:
     """Client ids in the colours of their clusters; every so many where there are too many."""
     step = math.ceil(len(planned.clients) / MOST_TICKS)
     places = range(0, len(planned.clients), step)

@@ -13,7 +13,7 @@ from matplotlib.lines import Line2D
 from numpy.typing import NDArray
 
 from atlas.report.figures.drawing import new_figure, quiet
-from atlas.report.read.cohorts import MOST_LISTED, Planned, colour
+from atlas.report.read.cohorts import MOST_LISTED, PlannedCohort, colour
 
 Floats = NDArray[np.float64]
 
@@ -171,7 +171,7 @@ MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*", "<", ">")
 MOST_IDS = 30
 
 
-def fingerprint_figure(planned: Planned) -> Figure:
+def fingerprint_figure(planned: PlannedCohort) -> Figure:
     """Colour by cluster, marker by task, ids where they fit."""
     figure = new_figure(8.2, 5.6)
     axes = figure.subplots()

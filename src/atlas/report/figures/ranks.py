@@ -29,7 +29,7 @@ from atlas.report.figures.points import (
     print_places,
     write_legend,
 )
-from atlas.report.read.cohorts import OUTSIDE, Granted, label_borders, read_granted
+from atlas.report.read.cohorts import OUTSIDE, GrantedCohort, label_borders, read_granted
 from atlas.runs.events import read_events
 from atlas.runs.folder import RunFolder
 
@@ -45,7 +45,7 @@ EDGE = 1.35
 """Factor by which the axis of ranks goes beyond them."""
 
 
-def memory_figure(granted: Granted) -> Figure:
+def memory_figure(granted: GrantedCohort) -> Figure:
     """Mean rank against budget: colour by cluster, marker by device, which is named once.
 
     Clients of one budget whose ranks are too close to be told apart stand side by side.
@@ -76,7 +76,7 @@ def memory_figure(granted: Granted) -> Figure:
     return figure
 
 
-def device_markers(granted: Granted) -> dict[str, str]:
+def device_markers(granted: GrantedCohort) -> dict[str, str]:
     """A marker for each device, the smallest budget first."""
     least: dict[str, float] = {}
     for device, (budget, _) in zip(granted.devices, granted.points, strict=True):
@@ -129,7 +129,7 @@ def _mean_rank_axis(axes: Axes, ranks: Floats) -> None:
     axes.yaxis.set_minor_locator(NullLocator())
 
 
-def _name_devices(figure: Figure, axes: Axes, granted: Granted, places: Floats) -> None:
+def _name_devices(figure: Figure, axes: Axes, granted: GrantedCohort, places: Floats) -> None:
     """Each device at its client with the highest rank; the legend tells the others' markers."""
     points, devices = granted.points, granted.devices
     highest = {devices[row]: row for row in np.argsort(points[:, 1], kind="stable").tolist()}
@@ -163,13 +163,13 @@ def plot_ranks(folder: RunFolder) -> list[Path]:
     return save_figures(folder, {granted.cohort: rank_figures(granted) for granted in found})
 
 
-def rank_figures(granted: Granted) -> Iterator[tuple[str, Figure]]:
+def rank_figures(granted: GrantedCohort) -> Iterator[tuple[str, Figure]]:
     """Names and figures of one cohort."""
     yield "ranks", ranks_figure(granted)
     yield "rank-memory", memory_figure(granted)
 
 
-def ranks_figure(granted: Granted) -> Figure:
+def ranks_figure(granted: GrantedCohort) -> Figure:
     """The span of every client's ranks, and beside it the rank of every layer."""
     count, layers = granted.ranks.shape
     tall, wide = min(TALLEST, ROW * count), min(WIDEST, COLUMN * layers)
@@ -182,7 +182,7 @@ def ranks_figure(granted: Granted) -> Figure:
     return figure
 
 
-def draw_spans(axes: Axes, granted: Granted) -> None:
+def draw_spans(axes: Axes, granted: GrantedCohort) -> None:
     """A bar from the least to the most rank of each client, with a dot at the mean."""
     ranks, places = granted.ranks, range(len(granted.clients))
     least, most = ranks.min(1), ranks.max(1)
@@ -215,7 +215,7 @@ def named_ranks(ranks: Floats) -> list[int]:
     return found[:: -math.ceil(len(found) / MOST_RANKS)][::-1]
 
 
-def draw_cells(axes: Axes, granted: Granted, room: tuple[float, float]) -> None:
+def draw_cells(axes: Axes, granted: GrantedCohort, room: tuple[float, float]) -> None:
     """Clients by layers; ranks are written into their cells where those are large enough."""
     ranks = granted.ranks
     norm = LogNorm(ranks.min(), max(ranks.max(), 2 * ranks.min()))
@@ -236,7 +236,7 @@ def draw_cells(axes: Axes, granted: Granted, room: tuple[float, float]) -> None:
     axes.spines[:].set_visible(False)
 
 
-def _name_clients(axes: Axes, granted: Granted, room: float) -> None:
+def _name_clients(axes: Axes, granted: GrantedCohort, room: float) -> None:
     """Ids with their devices, in the colours of their clusters."""
     places = _thinned(len(granted.clients), room)
     devices = [f" ({device})" if device else "" for device in granted.devices]

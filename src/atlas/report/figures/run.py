@@ -25,7 +25,7 @@ from atlas.report.figures.drawing import (
 from atlas.report.figures.heatmaps import affinity_figure, mixing_figure
 from atlas.report.figures.points import fingerprint_figure
 from atlas.report.figures.ranks import plot_ranks
-from atlas.report.read.cohorts import MOST_LISTED, Planned, colour, read_planned
+from atlas.report.read.cohorts import MOST_LISTED, PlannedCohort, colour, read_planned
 from atlas.runs.events import read_events
 from atlas.runs.folder import RunFolder, read_summary
 
@@ -56,7 +56,7 @@ def plot_relations(folder: RunFolder) -> list[Path]:
     return save_figures(folder, figures)
 
 
-def relation_figures(planned: Planned, events: Events) -> Iterator[tuple[str, Figure]]:
+def relation_figures(planned: PlannedCohort, events: Events) -> Iterator[tuple[str, Figure]]:
     """Names and figures of one cohort, one at a time; those without data are left out."""
     affinity = affinity_figure(planned)
     if affinity is not None:
@@ -126,7 +126,7 @@ def _column(tried: list[Mapping[str, Any]], key: str) -> list[float]:
     return [np.nan if row.get(key) is None else float(row[key]) for row in tried]
 
 
-def accuracy_figure(planned: Planned, events: Events) -> Figure | None:
+def accuracy_figure(planned: PlannedCohort, events: Events) -> Figure | None:
     """Validation over rounds, one line per cluster; None for a run that did not validate."""
     label_of = dict(zip(planned.clients, planned.labels, strict=True))
     lines = mean_scores(events, label_of.get)

@@ -21,7 +21,7 @@ MOST_LISTED = 12
 
 
 @dataclass(frozen=True)
-class Planned:
+class PlannedCohort:
     """One cohort's plan, its clients ordered by cluster, then id.
 
     Attributes:
@@ -41,7 +41,7 @@ class Planned:
     event: Mapping[str, Any]
 
     @classmethod
-    def read(cls, event: Mapping[str, Any]) -> Planned:
+    def read(cls, event: Mapping[str, Any]) -> PlannedCohort:
         """From a `planned` event."""
         ids: list[str] = event["clients"]
         tasks = event.get("tasks") or [None] * len(ids)
@@ -96,10 +96,12 @@ class Planned:
         return {label: f"{label}: {_counts_text(counts)}" for label, counts in held.items()}
 
 
-def read_planned(events: Events) -> list[Planned]:
+def read_planned(events: Events) -> list[PlannedCohort]:
     """Every cohort's plan; the last one where a run began anew."""
     latest = {event["cohort"]: event for event in events if event["event"] == "planned"}
-    return [Planned.read(latest[cohort]) for cohort in sorted(latest) if latest[cohort]["clients"]]
+    return [
+        PlannedCohort.read(latest[cohort]) for cohort in sorted(latest) if latest[cohort]["clients"]
+    ]
 
 
 def label_borders(labels: Sequence[int | None]) -> list[int]:
@@ -124,7 +126,7 @@ OUTSIDE = "#8a94a1"
 
 
 @dataclass(frozen=True)
-class Granted:
+class GrantedCohort:
     """One cohort's grants, its clients ordered by cluster, then id; those in none come last.
 
     Attributes:
@@ -149,8 +151,8 @@ class Granted:
         cohort: str,
         modules: Sequence[str],
         entries: Mapping[str, Mapping[str, Any]],
-        planned: Planned | None,
-    ) -> Granted:
+        planned: PlannedCohort | None,
+    ) -> GrantedCohort:
         """From the `granted` events of a cohort, and its plan if it has one."""
         if planned is None or planned.clusters is None:
             labels: dict[str, int] = dict.fromkeys(entries, 0)
@@ -191,7 +193,7 @@ class Granted:
         return [OUTSIDE if label is None else colour(label) for label in self.labels]
 
 
-def read_granted(events: Events) -> list[Granted]:
+def read_granted(events: Events) -> list[GrantedCohort]:
     """Every cohort with grants; the last ones where a run began anew."""
     latest = {event["client"]: event for event in events if event["event"] == "granted"}
     plans = {planned.cohort: planned for planned in read_planned(events)}
@@ -203,7 +205,7 @@ def read_granted(events: Events) -> list[Granted]:
     for name, facts in sorted(cohorts.items()):
         entries = {client: latest[client] for client in facts["clients"] if client in latest}
         if entries:
-            found.append(Granted.read(name, facts["modules"], entries, plans.get(name)))
+            found.append(GrantedCohort.read(name, facts["modules"], entries, plans.get(name)))
     return found
 
 
