@@ -25,7 +25,7 @@ from transformers import (
 from atlas.backbones.load import build_tiny, build_tiny_causal, load_backbone
 from atlas.federation.batching.backbone import ACTIVATIONS
 from atlas.federation.clients import Example, Task
-from tests.backbones.omega_helpers import make_model
+from tests.backbones.memory_lm.helpers import make_model
 
 ENCODER = {"vocab_size": 261, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
 ENCODER |= {"intermediate_size": 24, "max_position_embeddings": 64, "initializer_range": 0.3}

@@ -9,7 +9,7 @@ from rich.console import Console
 from atlas.report.figures import study as sweeps
 from atlas.report.figures.study import plot_study, swept_keys
 from atlas.report.tables.compare import compare_table
-from tests.report.test_report_sweeps import study
+from tests.report.figures.test_study import study
 
 ETA = {"relation.eta": [0, 0.1, 0.5], "seed": [0, 1]}
 
