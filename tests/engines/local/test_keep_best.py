@@ -19,7 +19,7 @@ from atlas.engines.local.deliver import (
     validate,
 )
 from atlas.engines.local.groups import ACCEPTS
-from atlas.federation.adapters.cohort import adapter_sha256
+from atlas.federation.adapters.adapter import adapter_sha256
 from atlas.federation.exchange.message import encode
 from atlas.federation.mixing.deliver import Taken
 from atlas.federation.rounds import run_round
