@@ -34,9 +34,14 @@ def factor_names(module: str) -> tuple[str, str]:
     return _A + module, _B + module
 
 
+def head_name(own: str) -> str:
+    """What a tensor of the head is called that the model itself calls `own`."""
+    return _HEAD + own
+
+
 def head_names(layer: str) -> tuple[str, str]:
     """What weight and bias of a head layer are called."""
-    return f"{_HEAD}{layer}.weight", f"{_HEAD}{layer}.bias"
+    return head_name(f"{layer}.weight"), head_name(f"{layer}.bias")
 
 
 def is_a(name: str) -> bool:
@@ -84,7 +89,7 @@ class Adapter(dict[str, Tensor]):
         found = cls()
         for module, pair in layers.items():
             found.update(zip(factor_names(module), pair, strict=True))
-        found.update({_HEAD + name: value for name, value in head.items()})
+        found.update({head_name(name): value for name, value in head.items()})
         return found
 
     @property
