@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 
 import torch
 from torch import Tensor
 
-from atlas.memory.kernels.block import in_given_precision
 from atlas.memory.rules.rule import Rule, Tokens
 from atlas.memory.rules.state import MemoryState, cast
 
 Run = Callable[[Tokens, MemoryState, Rule], tuple[Tensor, MemoryState]]
+
+
+def in_given_precision(like: Tensor) -> AbstractContextManager[None]:
+    """Keep autocast out, also where a backward pass is started within it."""
+    return torch.autocast(like.device.type, enabled=False)
 
 
 def in_full_precision(
