@@ -22,6 +22,8 @@ import atlas
 
 HOME = str(Path(atlas.__file__).parent)
 ROUND, KERNEL = "run_round", "_ExactScan.forward"
+STEP = ("MemoryTrainer.step", "Learner.step")
+"""A training step of a memory model; the second is what its class was called before."""
 DEMO = ["run", "demo", "size=quick", "backbone.name=tiny", "rounds=1", "data.test=20", "threads=1"]
 RECALL = ["run", "recall", "size=quick", "train.steps=2", "train.round_steps=2", "threads=1"]
 Look = Callable[[FrameType, str], None]
@@ -74,7 +76,7 @@ def visit_kernel() -> list[str]:
     with watched(look):
         command(RECALL)
     stack = stacks[0]
-    step = next(i for i, name in enumerate(stack) if name.endswith("Learner.step"))
+    step = next(i for i, name in enumerate(stack) if name.endswith(STEP))
     return stack[step:]
 
 
