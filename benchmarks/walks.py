@@ -1,7 +1,7 @@
 """How far a reader has to walk: `python benchmarks/walks.py`.
 
 Counts the files and functions of Atlas that one round of the tiny demo passes through (from the
-command to the summary, and of that the round alone), and the frames between a training step of a
+command to the summary, and of that the round alone; what importing calls is left out), and the frames between a training step of a
 memory model and the kernel of its rule. It names functions only where it must, so that the same
 script can be run on an earlier checkout: `PYTHONPATH=<checkout>/src python benchmarks/walks.py`.
 """
@@ -52,6 +52,8 @@ def visit_demo() -> tuple[set[tuple[str, str]], set[tuple[str, str]]]:
         code = frame.f_code
         if not (code.co_filename.startswith(HOME) and code.co_flags & inspect.CO_OPTIMIZED):
             return  # another library's, or the body of a module or a class
+        if importing(frame):
+            return
         if code.co_name == ROUND:
             under_way = event == "call"
         if event == "call" and not code.co_name.startswith("<"):
@@ -63,6 +65,15 @@ def visit_demo() -> tuple[set[tuple[str, str]], set[tuple[str, str]]]:
     with watched(look):
         command(DEMO)
     return whole, inside
+
+
+def importing(frame: FrameType | None) -> bool:
+    """Whether this happens because a module of ours is being imported."""
+    while frame is not None:
+        if frame.f_code.co_name == "<module>" and frame.f_code.co_filename.startswith(HOME):
+            return True
+        frame = frame.f_back
+    return False
 
 
 def visit_kernel() -> list[str]:

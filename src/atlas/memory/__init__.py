@@ -7,7 +7,9 @@ __all__, __getattr__, __dir__ = exports(
     {
         "rules.rule": ["Rule", "Tokens"],
         "rules.state": ["MemoryState", "initial_state"],
+        "kernels.chunked": ["run_rule"],
         "layer.layer": ["MemoryLayer"],
+        "layer.settings": ["LayerSettings"],
         "training.loop": ["Lines", "MemoryTrainer"],
     },
 )
