@@ -1,9 +1,10 @@
 """How far a reader has to walk: `python benchmarks/walks.py`.
 
-Counts the files and functions of Atlas that one round of the tiny demo passes through (from the
-command to the summary, and of that the round alone; what importing calls is left out), and the frames between a training step of a
-memory model and the kernel of its rule. It names functions only where it must, so that the same
-script can be run on an earlier checkout: `PYTHONPATH=<checkout>/src python benchmarks/walks.py`.
+Counts the files and functions of Atlas that one round of the tiny demo passes through, from the
+command to the summary and of that the round alone, and the frames between a training step of a
+memory model and the kernel of its rule. What importing calls is left out. Functions are named only
+where they must be, so that the same script can be run on an earlier checkout:
+`PYTHONPATH=<checkout>/src python benchmarks/walks.py`.
 """
 
 from __future__ import annotations

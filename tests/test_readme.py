@@ -13,6 +13,7 @@ from atlas.federation.strategies.base import STRATEGIES, View
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
+PYTHON = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
 
 
 def test_every_verb_shown_exists():
@@ -36,7 +37,7 @@ def test_the_example_strategy_is_one_file_and_one_line(monkeypatch):
     from tests.helpers import make_clients, make_config
 
     monkeypatch.setattr("atlas.federation.strategies.base.STRATEGIES", dict(STRATEGIES))
-    code = re.search(r"```python\n(.*?)```", README, flags=re.DOTALL).group(1)
+    code = PYTHON[-1]
     scope = {}
     exec(compile(code, "neighbours.py", "exec"), scope)  # the README's own text
     view = View(("a", "b", "c"), torch.ones(3), ("x", "y", "x"), 1)
@@ -63,3 +64,13 @@ def test_the_example_of_own_clients_runs(monkeypatch, tmp_path):
     finished = start_run(config, tmp_path)
     assert sorted(finished.summary["score"]["clients"]) == ["support", "ward"]
     assert set(finished.summary["metrics"].values()) == {"balanced_accuracy"}
+
+
+def test_the_python_shown_runs(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    code = PYTHON[0].replace('"demo"', '"demo", *SMALL')
+    small = ["backbone.name=tiny", "adapter.blocks=1", "ranks.method=fixed", "data.train=8"]
+    scope = {"SMALL": [*small, "data.validation=8", "data.test=8"]}
+    exec(compile(code.replace("rounds=3", "rounds=1"), "readme.py", "exec"), scope)
+    assert scope["run"].path == Path("runs/demo") and len(scope["table"]["rows"]) == 4
+    assert set(scope["plan"]["clients"]) == set(scope["run"].summary["score"]["clients"])
