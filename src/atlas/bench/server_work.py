@@ -43,7 +43,7 @@ TASKS = 8
 """Groups of clients that are planted."""
 LABELS = 4
 """Most labels of a task."""
-SLAB = 256
+CLIENTS_AT_ONCE = 256
 """Clients made up at a time."""
 PARTS = ("text", "label")
 
@@ -122,8 +122,8 @@ def _fill(made: Generation, name: str, case: ServerCase, own: float) -> None:
     if is_a(name):
         common[1:] = common[0]  # training moves A little from the start that all share
     tasks = case.tasks()
-    for start in range(0, case.clients, SLAB):
-        rows = slice(start, min(case.clients, start + SLAB))
+    for start in range(0, case.clients, CLIENTS_AT_ONCE):
+        rows = slice(start, min(case.clients, start + CLIENTS_AT_ONCE))
         draw = generator(SEED, "bench", name, start)
         noise = draw.standard_normal((rows.stop - start, size), dtype=np.float32)
         values = common[tasks[rows]] + own * noise.reshape(-1, *shape)

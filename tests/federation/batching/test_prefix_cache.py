@@ -10,7 +10,7 @@ from atlas.backbones.load import load_backbone
 from atlas.build.federation import build_federation
 from atlas.build.models import HOST_MB
 from atlas.errors import InputError
-from atlas.federation.batching import spill as slabs
+from atlas.federation.batching import spill as spill
 from atlas.federation.batching.backbone import Inputs
 from atlas.federation.batching.forward import run, stack_cohorts
 from atlas.federation.batching.prefix_cache import PrefixCache, TokenTexts, run_prefix
@@ -167,7 +167,7 @@ def test_a_file_that_cannot_be_written_is_named(monkeypatch, tmp_path):
     def full(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(slabs.os, "pwrite", full)
+    monkeypatch.setattr(spill.os, "pwrite", full)
     with pytest.raises(InputError, match="No space left on device; set ATLAS_CACHE"):
         SpillingRows(3, torch.float32, CPU, 0).append(torch.zeros(2, 3))
     monkeypatch.setenv("ATLAS_CACHE", str(tmp_path / "missing"))
@@ -182,7 +182,7 @@ def test_a_cache_whose_file_failed_still_holds_what_it_held(fails_at, monkeypatc
     wanted = PrefixCache(backbone, 1, 2**24, "exact", "projections")
     cache = PrefixCache(backbone, 1, 0, "exact", "projections")
     cache.places(texts)
-    write, calls = slabs.os.pwrite, []
+    write, calls = spill.os.pwrite, []
 
     def failing(*args):
         calls.append(1)
@@ -190,10 +190,10 @@ def test_a_cache_whose_file_failed_still_holds_what_it_held(fails_at, monkeypatc
             raise OSError(28, "No space left on device")
         return write(*args)
 
-    monkeypatch.setattr(slabs.os, "pwrite", failing)
+    monkeypatch.setattr(spill.os, "pwrite", failing)
     with pytest.raises(InputError):
         cache.places(more)
-    monkeypatch.setattr(slabs.os, "pwrite", write)
+    monkeypatch.setattr(spill.os, "pwrite", write)
     for some in (texts, more):
         for one, other in zip(outputs(cache, some), outputs(wanted, some), strict=True):
             assert torch.equal(one, other)

@@ -1,4 +1,4 @@
-"""Very many clients: planned from a sample, mixed on a shelf; the same as all at once."""
+"""Very many clients: planned from a sample, mixed on disk; the same as all at once."""
 
 from functools import partial
 
@@ -53,11 +53,11 @@ def both(n=N):
 @pytest.mark.parametrize("weights", [ring(), means(), both()], ids=["rows", "means", "both"])
 @pytest.mark.parametrize(("most", "workers"), [(500, 1), (12, 1), (12, 3)])
 def test_a_shelf_is_mixed_as_a_cohort_is(tmp_path, weights, most, workers):
-    cohort, shelf = make_cohort(N), DiskState(tmp_path)
-    store_cohort(shelf, cohort)
+    cohort, disk = make_cohort(N), DiskState(tmp_path)
+    store_cohort(disk, cohort)
     told = []
     found = mix_on_disk(
-        shelf, weights, workers=workers, most=most, progress=lambda *step: told.append(step)
+        disk, weights, workers=workers, most=most, progress=lambda *step: told.append(step)
     )
     wanted = mix_cohort(cohort, weights, space="product", heads="mix")
     for name, value in wanted.tensors.items():
@@ -73,8 +73,8 @@ def test_a_shelf_is_mixed_as_a_cohort_is(tmp_path, weights, most, workers):
 
 
 def test_no_more_clients_are_read_at_a_time_than_may_be(tmp_path, monkeypatch):
-    cohort, shelf = make_cohort(N), DiskState(tmp_path)
-    store_cohort(shelf, cohort)
+    cohort, disk = make_cohort(N), DiskState(tmp_path)
+    store_cohort(disk, cohort)
     read, sizes = Generation.read, []
 
     def watched(self, name, rows):
@@ -84,14 +84,14 @@ def test_no_more_clients_are_read_at_a_time_than_may_be(tmp_path, monkeypatch):
         return found
 
     monkeypatch.setattr(Generation, "read", watched)
-    mix_on_disk(shelf, both(), most=12)
+    mix_on_disk(disk, both(), most=12)
     assert max(sizes) <= 12
     assert sum(sizes) < 4 * 6 * N, "nobody is read again and again"
 
 
 def test_a_mixture_that_fails_leaves_the_shelf_as_it_was(tmp_path, monkeypatch):
-    cohort, shelf = make_cohort(N), DiskState(tmp_path)
-    store_cohort(shelf, cohort)
+    cohort, disk = make_cohort(N), DiskState(tmp_path)
+    store_cohort(disk, cohort)
     write = Generation.write
 
     def full_disk(self, name, rows, values):
@@ -101,10 +101,10 @@ def test_a_mixture_that_fails_leaves_the_shelf_as_it_was(tmp_path, monkeypatch):
 
     monkeypatch.setattr(Generation, "write", full_disk)
     with pytest.raises(OSError, match="no space"):
-        mix_on_disk(shelf, ring(), workers=2, most=12)
+        mix_on_disk(disk, ring(), workers=2, most=12)
     assert len(list(tmp_path.iterdir())) == 1
     for name, value in cohort.tensors.items():
-        assert torch.equal(shelf.latest().read(name, slice(None)), value)
+        assert torch.equal(disk.latest().read(name, slice(None)), value)
 
 
 def many_sketches(n, groups=5, seed=0):
@@ -114,7 +114,7 @@ def many_sketches(n, groups=5, seed=0):
 
 @pytest.mark.parametrize("n", [2, 30, 300])
 def test_features_of_many_are_those_of_few(n, monkeypatch):
-    monkeypatch.setattr(prints_large, "SLAB", 64)
+    monkeypatch.setattr(prints_large, "CLIENTS_AT_ONCE", 64)
     sketches = many_sketches(n)
     names = [f"c{i}" for i in range(n)]
     found = compare_many(names, partial(stack_sketches, sketches), ["text", "label"], 12)
@@ -205,9 +205,9 @@ def test_a_shared_row_is_held_once_on_the_way(tmp_path):
     apart = SharedRows(weights.rows[weights.which], np.arange(N))
     found = []
     for number, one in enumerate((weights, apart)):
-        shelf = DiskState(tmp_path / str(number))
-        store_cohort(shelf, cohort)
-        found.append(mix_on_disk(shelf, one, most=30))
+        disk = DiskState(tmp_path / str(number))
+        store_cohort(disk, cohort)
+        found.append(mix_on_disk(disk, one, most=30))
     for name in cohort.tensors:
         one, two = (held.read(name, slice(None)) for held in found)
         assert torch.allclose(one, two, atol=1e-10)

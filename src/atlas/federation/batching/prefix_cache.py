@@ -106,7 +106,7 @@ class PrefixCache:
         self._projects = bool(projections)
         widths = [backbone.width, *projections]
         # Each by itself, so that what is read lies close together.
-        self._slabs = [
+        self._stores = [
             SpillingRows(width, self._kept, backbone.device, budget * width // sum(widths))
             for width in widths
         ]
@@ -114,12 +114,12 @@ class PrefixCache:
     @property
     def tokens(self) -> int:
         """Tokens it holds."""
-        return self._slabs[0].count
+        return self._stores[0].count
 
     @property
     def on_disk(self) -> bool:
         """Whether its memory did not suffice."""
-        return self._slabs[0].on_disk
+        return self._stores[0].on_disk
 
     def places(self, texts: TokenTexts, progress: Callable[[int, int], None] | None = None) -> Ints:
         """Addresses of the texts' first tokens [N]; texts that are not there are computed."""
@@ -133,8 +133,8 @@ class PrefixCache:
                 (columns, waiting[start : start + rows]) for start in range(0, len(waiting), rows)
             ]
         tokens = sum(int(texts.lengths[text]) for text in missing.values())
-        for slabs in self._slabs:
-            slabs.reserve(tokens)
+        for store in self._stores:
+            store.reserve(tokens)
         device, done, lock = self._backbone.device, 0, Lock()
         lend = lending(self._backbone.twins(cores_for(device)))
 
@@ -161,7 +161,7 @@ class PrefixCache:
     def take(self, index: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
         """What was put out at some addresses, [..., D], and projections of it, if it has them."""
         dtype = self._backbone.dtype
-        hidden, *projected = (slabs.take(index).to(dtype) for slabs in self._slabs)
+        hidden, *projected = (store.take(index).to(dtype) for store in self._stores)
         return hidden, tuple(projected)
 
     @torch.no_grad()
@@ -186,12 +186,12 @@ class PrefixCache:
     def _keep(self, kept: Sequence[Tensor], keys: Sequence[bytes], lengths: Ints) -> None:
         place = self.tokens
         try:
-            for slabs, rows in zip(self._slabs, kept, strict=True):
-                slabs.append(rows)
+            for store, rows in zip(self._stores, kept, strict=True):
+                store.append(rows)
         except InputError:
             # Other runs of this process share the cache: all parts of it end at the same token.
-            for slabs in self._slabs:
-                slabs.cut(place)
+            for store in self._stores:
+                store.cut(place)
             raise
         for key, length in zip(keys, lengths, strict=True):
             self._places[key] = place

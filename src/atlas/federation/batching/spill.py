@@ -30,7 +30,7 @@ class SpillingRows:
     """
 
     def __init__(self, width: int, dtype: torch.dtype, device: torch.device, budget: int) -> None:
-        """Slabs without any row.
+        """No rows yet.
 
         Args:
             width: Numbers in a row.

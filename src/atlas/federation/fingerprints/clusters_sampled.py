@@ -1,4 +1,4 @@
-"""Plan very many clients: sketches are read a slab at a time, a sample is grouped, all are placed.
+"""Plan very many clients: sketches are read in turns, a sample is grouped, all are placed.
 
 Whether a split is real and which k is best is decided on a sample, by the rules of `grouping`; a
 test on more clients would tell smaller groups apart, at a cost beyond any use. What the sample is

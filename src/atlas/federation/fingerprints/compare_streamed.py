@@ -1,4 +1,4 @@
-"""Fingerprints of many clients made comparable, a slab of clients at a time.
+"""Fingerprints of many clients made comparable, some clients at a time.
 
 The same features as `prints.compare_prints` gives, from sums over clients alone: sketches are read
 twice (once to add up, once to project) and never held together. Halves and resamples, by which
@@ -17,7 +17,7 @@ from torch import Tensor
 from atlas.federation.fingerprints.compare import PartFacts, Prints, judge_part, scale_folds
 from atlas.ops.graph.affinity import unit_rows
 
-SLAB = 256
+CLIENTS_AT_ONCE = 256
 """Clients read at a time."""
 
 ROUNDING = 1e-14
@@ -115,9 +115,9 @@ def _add_up(n: int, read: ReadSketches, names: Sequence[str]) -> tuple[Sums, dic
 
 
 def _halves(n: int, read: ReadSketches, names: Sequence[str]) -> Iterator[tuple[Tensor, Tensor]]:
-    """Sums over odd and over even folds, slab by slab, all parts side by side [k, d]."""
-    for start in range(0, n, SLAB):
-        sent = read(slice(start, min(n, start + SLAB)))
+    """Sums over odd and over even folds, some clients at a time, all parts side by side [k, d]."""
+    for start in range(0, n, CLIENTS_AT_ONCE):
+        sent = read(slice(start, min(n, start + CLIENTS_AT_ONCE)))
         folds = [scale_folds(sent[name]) for name in names]
         yield (
             torch.cat([part[:, 1::2].sum(1) for part in folds], dim=1),

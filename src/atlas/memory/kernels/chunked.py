@@ -78,7 +78,7 @@ MUON_BLOCK = 16
 
 
 class _Piece(NamedTuple):
-    """One stretch of tokens; keys and values with the c - 1 rows before them."""
+    """One run of tokens; keys and values with the c - 1 rows before them."""
 
     queries: Tensor
     keys: Tensor
