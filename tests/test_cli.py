@@ -32,18 +32,37 @@ def atlas(monkeypatch, capsys, tmp_path):
     return call
 
 
-def test_help_imports_nothing_heavy():
-    heavy = ["torch", "transformers", "peft", "matplotlib", "sklearn", "numpy", "pydantic"]
+HEAVY = ["torch", "transformers", "peft", "matplotlib", "sklearn", "numpy", "pydantic"]
+
+
+def answer_alone(option):
+    """What `atlas` answers in a process of its own, and which heavy libraries that imports."""
     code = (
-        "import sys; sys.argv = ['atlas', '--help']\n"
+        f"import sys; sys.argv = ['atlas', {option!r}]\n"
         "from atlas import cli\n"
-        "try:\n    cli.main()\nexcept SystemExit:\n    pass\n"
-        f"print('heavy:', [m for m in {heavy} if m in sys.modules])"
+        "try:\n    cli.main()\nexcept SystemExit as end:\n    print('code:', end.code or 0)\n"
+        f"print('heavy:', [m for m in {HEAVY} if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert "heavy: []" in done.stdout
+    return done.stdout
+
+
+def test_help_imports_nothing_heavy():
+    out = answer_alone("--help")
+    assert "heavy: []" in out
     for verb in ("run", "resume", "show", "export", "predict", "eval", "doctor"):
-        assert verb in done.stdout
+        assert verb in out
+    assert "--version" in out
+
+
+def test_version_imports_nothing_heavy():
+    assert answer_alone("--version") == "atlas 0.1.0\ncode: 0\nheavy: []\n"
+
+
+def test_no_verb_shows_the_help(atlas):
+    code, out, err = atlas()
+    assert code == 2
+    assert "Usage" in out + err
 
 
 def test_a_run_and_all_that_can_be_done_with_it(atlas, tmp_path):
@@ -101,6 +120,9 @@ def test_doctor(atlas):
     assert found["core"]["torch"].startswith("2.13")
     assert found["embedded_backbone"] is True
     assert found["extras"]["hub"]["unlocks"]
+    code, out, _ = atlas("doctor")
+    assert code == 0
+    assert "for what is to come" in out
 
 
 GOOD = '{"text": "a good thing", "label": 1}\n{"text": "a bad thing", "label": 0}\n' * 10

@@ -39,6 +39,7 @@ def _version(asked: bool) -> None:
         raise typer.Exit
 
 
+@app.callback()
 def _root(
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")

@@ -13,14 +13,14 @@ from atlas.runs.process import machine_facts
 CORE = ("torch", "transformers", "peft", "safetensors", "scikit-learn", "scipy", "pydantic")
 EXTRAS = {
     "hub": (("datasets",), "tasks from the dataset hub (data.source=hub)"),
-    "flower": (("flwr",), "federations over several machines"),
-    "quant": (("bitsandbytes",), "4-bit frozen backbones"),
-    "privacy": (("dp-accounting",), "the differential-privacy ledger"),
-    "track": (("tensorboard", "mlflow"), "experiment trackers"),
-    "bench": (("flwr", "titans-pytorch", "gguf", "psutil"), "the peers of atlas bench"),
-    "ui": (("fastapi", "uvicorn"), "the live page over run folders"),
-    "dev": (("ruff", "mypy", "pytest"), "tests and checkers"),
+    "bench": (
+        ("flwr", "titans-pytorch", "gguf", "psutil"),
+        "the peers of atlas bench federation, memory and startup",
+    ),
+    "dev": (("ruff", "mypy", "pytest"), "the tools of make test and make lint"),
 }
+TO_COME = ("flower", "quant", "privacy", "track", "ui")
+"""Extras that install beside the others and unlock nothing yet."""
 
 
 def examine() -> dict[str, Any]:
@@ -37,6 +37,7 @@ def examine() -> dict[str, Any]:
             }
             for extra, (packages, purpose) in EXTRAS.items()
         },
+        "extras_to_come": list(TO_COME),
         "machine": machine_facts(),
     }
 
@@ -66,4 +67,5 @@ def findings_table(found: dict[str, Any]) -> Table:
     for extra, facts in found["extras"].items():
         state = "installed" if facts["installed"] else f"pip install 'atlas-personal[{extra}]'"
         table.add_row("extra", extra, state.replace("[", r"\["), facts["unlocks"])
+    table.add_row("extra", ", ".join(found["extras_to_come"]), "for what is to come: no use yet")
     return table
