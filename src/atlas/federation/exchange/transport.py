@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal, Protocol
 
 Direction = Literal["up", "down"]
-DIRECTIONS: tuple[Direction, ...] = ("up", "down")
 TaskName = Literal[
     "fingerprint", "capacity", "assign", "fit", "deliver", "evaluate", "adapter", "save", "load"
 ]
@@ -44,35 +43,3 @@ class Transport(Protocol):
     def ask(self, task: TaskName, payloads: Mapping[str, bytes]) -> dict[str, Reply]:
         """Run `task` at every client named, with its own payload."""
         ...
-
-
-@dataclass
-class Ledger:
-    """Bytes per client and direction, counted on the messages themselves.
-
-    `split` is the part of all of them that split steps sent.
-    """
-
-    totals: dict[str, dict[Direction, int]] = field(default_factory=dict)
-    split: dict[Direction, int] = field(default_factory=lambda: {"up": 0, "down": 0})
-
-    def count(self, messages: Mapping[str, Reply], direction: Direction) -> int:
-        """Add the sizes of messages; returns their sum."""
-        added = 0
-        for client, message in messages.items():
-            size = len(message) if isinstance(message, bytes) else 0
-            entry = self.totals.setdefault(client, {"up": 0, "down": 0})
-            entry[direction] += size
-            added += size
-        return added
-
-    def count_split(self, client: str, sizes: Mapping[Direction, int]) -> None:
-        """Add what the split steps of a client's round sent, as its engine counted it."""
-        entry = self.totals.setdefault(client, {"up": 0, "down": 0})
-        for direction, size in sizes.items():
-            entry[direction] += size
-            self.split[direction] += size
-
-    def total(self, direction: Direction) -> int:
-        """All bytes in one direction."""
-        return sum(entry[direction] for entry in self.totals.values())
