@@ -1,7 +1,7 @@
 """How far a reader has to walk: `python benchmarks/walks.py`.
 
 Counts the files and functions of Atlas that one round of the tiny demo passes through (from the
-command to the summary, and of that the round alone), and the frames between a training step of a
+command to the summary, and of that the round alone; what importing calls is left out), and the frames between a training step of a
 memory model and the kernel of its rule. It names functions only where it must, so that the same
 script can be run on an earlier checkout: `PYTHONPATH=<checkout>/src python benchmarks/walks.py`.
 """
@@ -22,6 +22,8 @@ import atlas
 
 HOME = str(Path(atlas.__file__).parent)
 ROUND, KERNEL = "run_round", "_ExactScan.forward"
+STEP = ("MemoryTrainer.step", "Learner.step")
+"""A training step of a memory model; the second is what its class was called before."""
 DEMO = ["run", "demo", "size=quick", "backbone.name=tiny", "rounds=1", "data.test=20", "threads=1"]
 RECALL = ["run", "recall", "size=quick", "train.steps=2", "train.round_steps=2", "threads=1"]
 Look = Callable[[FrameType, str], None]
@@ -50,6 +52,8 @@ def visit_demo() -> tuple[set[tuple[str, str]], set[tuple[str, str]]]:
         code = frame.f_code
         if not (code.co_filename.startswith(HOME) and code.co_flags & inspect.CO_OPTIMIZED):
             return  # another library's, or the body of a module or a class
+        if importing(frame):
+            return
         if code.co_name == ROUND:
             under_way = event == "call"
         if event == "call" and not code.co_name.startswith("<"):
@@ -63,6 +67,15 @@ def visit_demo() -> tuple[set[tuple[str, str]], set[tuple[str, str]]]:
     return whole, inside
 
 
+def importing(frame: FrameType | None) -> bool:
+    """Whether this happens because a module of ours is being imported."""
+    while frame is not None:
+        if frame.f_code.co_name == "<module>" and frame.f_code.co_filename.startswith(HOME):
+            return True
+        frame = frame.f_back
+    return False
+
+
 def visit_kernel() -> list[str]:
     """Our frames from a training step of the memory model to its kernel, outermost first."""
     stacks: list[list[str]] = []
@@ -74,7 +87,7 @@ def visit_kernel() -> list[str]:
     with watched(look):
         command(RECALL)
     stack = stacks[0]
-    step = next(i for i, name in enumerate(stack) if name.endswith("Learner.step"))
+    step = next(i for i, name in enumerate(stack) if name.endswith(STEP))
     return stack[step:]
 
 

@@ -1,6 +1,7 @@
 """The page on settings names every setting."""
 
 import re
+from dataclasses import fields, is_dataclass
 from pathlib import Path
 
 import pytest
@@ -19,8 +20,12 @@ OWN_SECTION = {"kind", "clients", "tasks", "devices"}
 def keys_of(model, start=""):
     for name, field in model.model_fields.items():
         inner = field.annotation
-        nested = isinstance(inner, type) and issubclass(inner, BaseModel)
-        yield from keys_of(inner, f"{start}{name}.") if nested else [f"{start}{name}"]
+        if is_dataclass(inner):
+            yield from (f"{start}{name}.{own.name}" for own in fields(inner))
+        elif isinstance(inner, type) and issubclass(inner, BaseModel):
+            yield from keys_of(inner, f"{start}{name}.")
+        else:
+            yield f"{start}{name}"
 
 
 @pytest.mark.parametrize("key", sorted(set(keys_of(FederationConfig)) - OWN_SECTION))

@@ -9,7 +9,7 @@ from dataclasses import replace
 import torch
 
 from atlas.build.federation import assemble
-from atlas.federation.adapters.cohort import Member, adapter_sha256, adapter_shapes
+from atlas.federation.adapters.adapter import Member, adapter_sha256, adapter_shapes
 from atlas.federation.exchange.contents import SHARES
 from atlas.federation.exchange.message import Message, decode, encode
 from atlas.federation.exchange.transport import CONTRACTS, Failure

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from atlas.federation.adapters.cohort import adapter_sha256
+from atlas.federation.adapters.adapter import adapter_sha256
 from atlas.federation.exchange.contents import ARMS, SHARES
 from atlas.federation.exchange.guard import Expected, check_reply
 from atlas.federation.exchange.message import Message, decode, encode

@@ -7,7 +7,8 @@ import torch
 
 from atlas.errors import InputError
 from atlas.federation import strategies
-from atlas.federation.adapters.cohort import Layout, Member, initial_cohort
+from atlas.federation.adapters.adapter import Layout, Member
+from atlas.federation.adapters.cohort import initial_cohort
 from atlas.federation.batching.backbone import HeadLayer
 from atlas.federation.mixing.apply import mix_cohort
 from atlas.federation.strategies.base import (

@@ -24,6 +24,7 @@ from torch import Tensor
 
 from atlas.bench.processes import high_water
 from atlas.config.plan import ClusterSettings, FingerprintSettings
+from atlas.federation.adapters.adapter import factor_names, head_names, is_a
 from atlas.federation.fingerprints.clusters_sampled import SAMPLE, SampledPlan, plan_many
 from atlas.federation.state.disk import DiskState, Generation, Spec
 from atlas.federation.state.disk_mixing import MOST, mix_on_disk
@@ -94,10 +95,10 @@ def make(case: ServerCase, folder: Path) -> dict[str, Any]:
     modules = [f"module-{i:02d}" for i in range(case.modules)]
     specs = {"ranks": Spec((case.modules,), "int64"), "label_set": Spec((), "int64")}
     for name in modules:
-        specs[f"lora_a/{name}"] = Spec((case.rank, case.width))
-        specs[f"lora_b/{name}"] = Spec((case.width, case.rank))
-    specs["head/classifier.weight"] = Spec((LABELS, case.width))
-    specs["head/classifier.bias"] = Spec((LABELS,))
+        a, b = factor_names(name)
+        specs[a], specs[b] = Spec((case.rank, case.width)), Spec((case.width, case.rank))
+    weight, bias = head_names("classifier")
+    specs[weight], specs[bias] = Spec((LABELS, case.width)), Spec((LABELS,))
     facts = {"modules": modules, "alpha": 2.0 * case.rank}
     folds = case.fingerprint.folds
     with adapters.renew(ids, specs, facts) as made:
@@ -118,7 +119,7 @@ def _fill(made: Generation, name: str, case: ServerCase, own: float) -> None:
     shape = made.specs[name].shape
     size = int(np.prod(shape))
     common = generator(SEED, "bench", name).standard_normal((TASKS, *shape)).astype(np.float32)
-    if name.startswith("lora_a/"):
+    if is_a(name):
         common[1:] = common[0]  # training moves A little from the start that all share
     tasks = case.tasks()
     for start in range(0, case.clients, SLAB):
@@ -217,7 +218,7 @@ def exact_mixtures(held: Generation, weights: SharedRows) -> Iterator[Wanted]:
     for client in sorted(some.tolist()):
         row = weights.rows[[weights.which[client]]]
         others = np.unique([client, *row.indices])
-        a, b = (held.read(f"{f}/{module}", others).double() for f in ("lora_a", "lora_b"))
+        a, b = (held.read(name, others).double() for name in factor_names(module))
         ranks = held.read("ranks", others)[:, 0]
         dense = torch.eye(len(others), dtype=torch.float64)
         place = int(np.searchsorted(others, client))
@@ -228,7 +229,7 @@ def exact_mixtures(held: Generation, weights: SharedRows) -> Iterator[Wanted]:
 
 def _error(mixed: Generation, client: int, module: str, wanted: Tensor) -> float:
     """How far a client's change is from what it should be, as a share of that."""
-    a, b = (mixed.read(f"{f}/{module}", [client])[0].double() for f in ("lora_a", "lora_b"))
+    a, b = (mixed.read(name, [client])[0].double() for name in factor_names(module))
     return float((b @ a - wanted).norm() / wanted.norm())
 
 

@@ -26,12 +26,12 @@ from atlas.engines.local.engine import LocalEngine
 from atlas.engines.local.groups import ClientGroup
 from atlas.errors import InputError
 from atlas.federation import strategies as strategies
-from atlas.federation.adapters.cohort import Cohort, adapter_shapes
+from atlas.federation.adapters.adapter import adapter_shapes, is_head
+from atlas.federation.adapters.cohort import Cohort
 from atlas.federation.batching.forward import Model
 from atlas.federation.clients import POOLS, ClientData, Holder
 from atlas.federation.exchange.contents import SHARES
 from atlas.federation.fingerprints.take import print_shapes
-from atlas.federation.rounds import without_heads
 from atlas.federation.server import RunPlan, ServerState
 from atlas.federation.strategies.base import Strategy, find_strategy
 from atlas.federation.training.loop import Clock
@@ -177,7 +177,7 @@ def _print_shapes(
             )
         for member in group.arms["held"].members:
             shapes = adapter_shapes(group.model.layout, member)
-            head = {name: shape for name, shape in shapes.items() if name.startswith("head/")}
+            head = {name: shape for name, shape in shapes.items() if is_head(name)}
             found[member.id] = print_shapes(group.model, head, settings)
     return found
 
@@ -196,7 +196,7 @@ def _groups(
         members = {h.id: find_member(config.adapter, model.layout, h) for h in owners}
         server[name] = start_cohort(config, model, list(members.values()))
         if strategy.heads == "personal":
-            server[name] = without_heads(server[name])
+            server[name] = server[name].without_heads()
         for kind in sorted({holder.data.task.kind for holder in owners}):
             chosen = [holder for holder in owners if holder.data.task.kind == kind]
             check_kind(config, model, kind, chosen[0])

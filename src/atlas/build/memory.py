@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Protocol
 
 import torch
@@ -145,8 +145,8 @@ def model_settings(config: MemoryConfig, vocabulary: int) -> AtlasConfig:
         attention_window=own.window,
         placement=own.placement,
         feed_forward=own.feed_forward_kind,
-        rule=own.rule.model_dump(),
-        local_rules=[rule.model_dump() for rule in own.local_rules],
+        rule=asdict(own.rule),
+        local_rules=[asdict(rule) for rule in own.local_rules],
         local_shard=own.local_shard,
         feature_degree=own.degree,
         convolution_width=own.convolution,

@@ -16,7 +16,8 @@ from atlas.config.messages import nearest
 from atlas.config.plan import PROFILES, DeviceSettings
 from atlas.engines.local.groups import ClientGroup
 from atlas.errors import InputError
-from atlas.federation.adapters.cohort import Cohort, Layout, Member, initial_cohort
+from atlas.federation.adapters.adapter import Layout, Member
+from atlas.federation.adapters.cohort import Cohort, initial_cohort
 from atlas.federation.batching.backbone import Backbone
 from atlas.federation.batching.forward import Model
 from atlas.federation.batching.prefix_cache import PrefixCache

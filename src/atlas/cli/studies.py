@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -30,6 +29,7 @@ def compare(  # noqa: PLR0913
     """Run every combination of comma values and arms, and compare them in one table."""
     from atlas.jobs.study.cases import plan_study
     from atlas.jobs.study.compare import run_study
+    from atlas.jobs.study.workers import finish_apart
     from atlas.report.live import live_display
     from atlas.report.tables.compare import compare_table
 
@@ -41,10 +41,16 @@ def compare(  # noqa: PLR0913
         lines.print(f"[{number}/{total}] {words}", markup=False, highlight=False)
 
     with live_display(lines) as display:
+        whole = True
         if workers > 1:
-            study, whole = _run_apart(study, out, workers, lines)
-        else:
-            whole = True
+            jobs = study.jobs()
+
+            def say(number: int, news: str) -> None:
+                words = " ".join(f"{k}={value}" for k, value in jobs[number - 1][0].keys.items())
+                line = f"[{number}/{len(jobs)}] {words}: {news}"
+                lines.print(line, markup=False, highlight=False)
+
+            study, whole = finish_apart(study, out, workers, say)
         result = run_study(study, out, announce, display.event, display.step) if whole else None
     if result is None:
         typer.echo("stopped; the same command goes on from here", err=True)
@@ -52,19 +58,3 @@ def compare(  # noqa: PLR0913
     show_result(result, as_json, lambda: compare_table(result))
     if not as_json:
         typer.echo(f"runs, compare.json, compare.csv and plots/: {out / study.name}")
-
-
-def _run_apart(study: Any, out: Path, workers: int, lines: Any) -> tuple[Any, bool]:  # noqa: ANN401
-    """Finish a study's runs in several processes; the study as run, and whether all are done."""
-    from atlas.jobs.study.workers import run_apart, with_threads
-    from atlas.runs.process import usable_cores
-
-    study = with_threads(study, max(1, usable_cores() // workers))
-    jobs = study.jobs()
-
-    def say(number: int, news: str) -> None:
-        words = " ".join(f"{key}={value}" for key, value in jobs[number - 1][0].keys.items())
-        line = f"[{number}/{len(jobs)}] {words}: {news}"
-        lines.print(line, markup=False, highlight=False)
-
-    return study, run_apart(study, out / study.name, workers, say)

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_args, get_type_hints
 
-from pydantic import Field, model_validator
+from pydantic import ConfigDict, Field, model_validator
 
 from atlas.config.federation import CLIENT_ID
 from atlas.config.plan import Count, Positive, Settings, Share
+from atlas.errors import InputError
 
 ArmName = Literal["memory", "window", "detached"]
 Floor = Annotated[float, Field(ge=0, lt=1)]
@@ -42,16 +44,69 @@ class SequenceSettings(Settings):
         return self
 
 
-class RuleSettings(Settings):
-    """How the memory learns while it reads; see docs/memory.md."""
+@dataclass(frozen=True)
+class Rule:
+    """How a memory learns while it reads; see docs/memory.md for the symbols.
 
-    gradient: Literal["exact", "chunk-start"] = "exact"
-    chunk: Positive = 64
-    window: Positive = Field(1, description="tokens whose errors count at each step")
-    weighting: Literal["added", "both", "step", "none"] = "added"
-    read: Literal["after", "before"] = "after"
-    learner: Literal["momentum", "newton-schulz"] = "momentum"
-    queries: Literal["plain", "projected"] = "plain"
+    The only declaration of a rule: settings files are checked against it, `AtlasConfig` holds its
+    keyword arguments, and kernels are given it as it is.
+    """
+
+    __pydantic_config__ = ConfigDict(extra="forbid")
+
+    gradient: Annotated[
+        Literal["exact", "chunk-start"],
+        Field(
+            description="where errors are measured. exact: M' = M_{t-1}; chunk-start: M' is the "
+            "memory at the start of the token's chunk, so the chunk is part of the function"
+        ),
+    ] = "exact"
+    chunk: Annotated[
+        Positive, Field(description="tokens per chunk; for exact a matter of speed alone")
+    ] = 64
+    window: Annotated[
+        Positive, Field(description="c, the tokens whose errors count at each step")
+    ] = 1
+    weighting: Annotated[
+        Literal["added", "both", "step", "none"],
+        Field(
+            description="added: w_t = 1 - eta_t, so that no step counts for more than theta_t "
+            "however long it is carried. step: theta_t is multiplied by 1 - eta_t instead, and "
+            "w_t = 1. both: S_t is a running mean and is added with weight 1 - eta_t; slower, and "
+            "the one that withstands gates in resonance with the keys. none: w_t = 1. step and "
+            "none diverge under changing gates and are kept as controls"
+        ),
+    ] = "added"
+    read: Annotated[
+        Literal["after", "before"],
+        Field(description="after the write of the same token, or before it"),
+    ] = "after"
+    learner: Annotated[
+        Literal["momentum", "newton-schulz"],
+        Field(
+            description="newton-schulz orthogonalises S_t before it is added; theta_t then scales "
+            "what is added, as the size of S_t no longer counts. Needs chunk-start gradients"
+        ),
+    ] = "momentum"
+    queries: Annotated[
+        Literal["plain", "projected"],
+        Field(description="projected: onto the keys seen so far"),
+    ] = "plain"
+
+    def __post_init__(self) -> None:
+        """Refuse what is not a rule, also where no settings file was read."""
+        for name, kind in _RULE_KINDS.items():
+            value, choices = getattr(self, name), get_args(kind)
+            if choices and value not in choices:
+                raise InputError(f"{name}: {value!r}; allowed: {', '.join(choices)}")
+            if not choices and value < 1:
+                raise InputError(f"{name}: {value}; allowed: 1 or more")
+        if self.learner == "newton-schulz" and self.gradient == "exact":
+            raise InputError("learner: newton-schulz; allowed with gradient: chunk-start only")
+
+
+_RULE_KINDS = get_type_hints(Rule)
+"""Of every field its choices, or int for a number of tokens."""
 
 
 class MemoryModelSettings(Settings):
@@ -66,8 +121,8 @@ class MemoryModelSettings(Settings):
     )
     window: Positive = Field(8, description="tokens that attention sees, itself included")
     placement: Literal["gate", "context", "layer"] = "gate"
-    rule: RuleSettings = RuleSettings()
-    local_rules: list[RuleSettings] = Field(
+    rule: Rule = Rule()
+    local_rules: list[Rule] = Field(
         default_factory=list, description="rules of memories that start anew every local_shard"
     )
     local_shard: Positive | None = Field(None, description="tokens of a shard")

@@ -141,6 +141,7 @@ _WRONG = {
     "dict_type": "is not a mapping",
     "model_type": "is not a mapping",
     "model_attributes_type": "is not a mapping",
+    "dataclass_type": "is not a mapping",
     "literal_error": "is not one of the choices",
     "greater_than": "is too small",
     "greater_than_equal": "is too small",
@@ -150,6 +151,8 @@ _WRONG = {
     "too_short": "has too few entries",
     "too_long": "has too many entries",
 }
+_UNKNOWN = ("extra_forbidden", "unexpected_keyword_argument")
+"""A key that a model does not have, and one that a dataclass does not have."""
 _LONGEST = 60
 
 
@@ -209,7 +212,7 @@ def _explain_one(schema: Schema, problem: Schema) -> tuple[str, str]:
     kind, value = problem["type"], problem["input"]
     path, node = walk(schema, location)
     key = ".".join(str(part) for part in path)
-    if kind == "extra_forbidden":
+    if kind in _UNKNOWN:
         key = ".".join(str(part) for part in location)
         return key, _explain_unknown(schema, path, str(location[-1]), node)
     if kind == "missing":

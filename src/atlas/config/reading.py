@@ -10,9 +10,11 @@ Changes are ``key=value`` texts and blocks laid over others.
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
 
 import yaml
 
@@ -209,6 +211,38 @@ def parse_override(text: str) -> tuple[list[str], Any]:
             f"override {show(text)}: the size blocks stay as they are; override the setting itself"
         )
     return path, parse_yaml(value, f"override {show(text)}")
+
+
+def override_texts(
+    settings: Mapping[str, object], lists: Literal["values", "compared"] = "values"
+) -> list[str]:
+    """Settings as ``key=value`` texts: blocks become dotted keys; the inverse of `parse_override`.
+
+    Args:
+        settings: By name; a mapping is a block of settings.
+        lists: Whether a list is one value, or the values that are compared.
+    """
+    texts = []
+    for key, value in settings.items():
+        if isinstance(value, Mapping) and value:
+            inner = {f"{key}.{name}": part for name, part in value.items()}
+            texts += override_texts(inner, lists)
+        elif lists == "compared" and isinstance(value, list | tuple):
+            texts.append(f"{key}={','.join(map(_value_text, value))}")
+        else:
+            texts.append(f"{key}={_value_text(value)}")
+    return texts
+
+
+def _value_text(value: object) -> str:
+    if isinstance(value, str | Path):
+        text = str(value)
+        try:
+            plain = parse_yaml(text, "value") == text and not set(text) & set(",[]{}\"'")
+        except InputError:
+            plain = False
+        return text if plain else json.dumps(text)
+    return json.dumps(value, default=str)
 
 
 def set_value(settings: dict[str, Any], path: Sequence[str], value: object) -> None:

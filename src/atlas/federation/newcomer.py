@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 
 from atlas.config.plan import RelationSettings
-from atlas.federation.adapters.cohort import Adapter, Cohort
+from atlas.federation.adapters.adapter import Adapter
+from atlas.federation.adapters.cohort import Cohort
 from atlas.federation.fingerprints.compare import Prints
 from atlas.federation.mixing.apply import mix_cohort
 from atlas.federation.strategies.base import View

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
-from dataclasses import replace
 
-from atlas.federation.adapters.cohort import Cohort, adapter_shapes, restart
+from atlas.federation.adapters.adapter import adapter_shapes
+from atlas.federation.adapters.cohort import restart
 from atlas.federation.exchange.guard import Expected, Refusal, check_reply
 from atlas.federation.exchange.message import Message, encode
 from atlas.federation.exchange.transport import Transport
@@ -113,11 +113,3 @@ def _validate(state: ServerState, server: Server) -> None:
     for client, facts in server.facts("evaluate", dict.fromkeys(clients, request)).items():
         scores = facts.get("members")
         server.observe("validated", {"round": server.round, "client": client, "members": scores})
-
-
-def without_heads(cohort: Cohort) -> Cohort:
-    """What a server that never sees heads keeps of a cohort."""
-    members = tuple(replace(member, label_set=()) for member in cohort.members)
-    tensors = {k: v for k, v in cohort.tensors.items() if not k.startswith("head/")}
-    layout = replace(cohort.layout, head=())
-    return replace(cohort, layout=layout, members=members, tensors=tensors)

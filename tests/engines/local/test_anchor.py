@@ -7,14 +7,14 @@ from atlas.build.federation import assemble
 from atlas.engines.local import fit as training
 from atlas.engines.local.deliver import final_cohort, validate
 from atlas.errors import InputError
-from atlas.federation.adapters.cohort import adapter_sha256
+from atlas.federation.adapters.adapter import adapter_sha256
 from atlas.federation.batching.forward import stack_cohorts
 from atlas.federation.exchange.message import decode, encode
 from atlas.federation.exchange.transport import Failure
 from atlas.federation.rounds import run_round
 from atlas.federation.training.loop import Clock, Course, fit
 from atlas.federation.training.step import Anchor
-from atlas.ops.lowrank.factors import delta, pull
+from atlas.ops.lowrank.factors import delta
 from atlas.ops.optim import BETA1
 from tests.helpers import make_clients, make_config, reloaded
 
@@ -51,7 +51,9 @@ def hashes(cohort):
 
 def distances(one, two):
     stack = stack_cohorts([one])
-    return pull(stack.tensors, two.tensors, stack.scales, one.layout.modules)
+    everybody = torch.arange(len(one.members))
+    anchor = Anchor(two.tensors, torch.ones(len(one.members)))
+    return anchor.cost(stack, everybody, one.layout.modules)
 
 
 def test_fedprox_without_strength_is_fedavg_bit_for_bit():

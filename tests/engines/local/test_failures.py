@@ -4,7 +4,7 @@ import pytest
 
 from atlas.build.federation import assemble
 from atlas.engines.local import engine as local
-from atlas.federation.adapters.cohort import adapter_sha256
+from atlas.federation.adapters.adapter import adapter_sha256
 from atlas.federation.exchange.message import encode
 from atlas.federation.exchange.transport import Failure
 from tests.helpers import make_clients, make_config

@@ -9,7 +9,8 @@ import torch
 from atlas.build.federation import assemble
 from atlas.engines.local.deliver import validate, whole_adapter
 from atlas.errors import InputError
-from atlas.federation.adapters.cohort import adapter_sha256, initial_cohort
+from atlas.federation.adapters.adapter import adapter_sha256
+from atlas.federation.adapters.cohort import initial_cohort
 from atlas.federation.batching.forward import run, stack_cohorts
 from atlas.federation.exchange.message import decode, encode
 from atlas.federation.exchange.transport import Failure

@@ -18,7 +18,7 @@ from atlas.engines.local.deliver import (
     fitness,
     validate,
 )
-from atlas.federation.adapters.cohort import adapter_sha256
+from atlas.federation.adapters.adapter import adapter_sha256
 from atlas.federation.exchange.contents import SHARES
 from atlas.federation.exchange.message import encode
 from atlas.federation.mixing.deliver import Taken

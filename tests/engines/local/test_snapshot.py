@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from atlas.build.federation import assemble
-from atlas.federation.adapters.cohort import adapter_sha256
+from atlas.federation.adapters.adapter import adapter_sha256
 from atlas.federation.exchange.message import decode, encode
 from atlas.federation.exchange.transport import Failure
 from atlas.federation.rounds import run_round

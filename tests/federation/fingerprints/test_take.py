@@ -12,7 +12,7 @@ from torch.nn.functional import cross_entropy
 from atlas.build.federation import assemble
 from atlas.config.plan import FingerprintSettings
 from atlas.engines.local.fingerprint import print_group
-from atlas.federation.adapters.cohort import adapter_sha256
+from atlas.federation.adapters.adapter import adapter_sha256
 from atlas.federation.batching.forward import stack_cohorts
 from atlas.federation.clients import ClientData, Example, Task
 from atlas.federation.exchange.guard import Expected, Refusal, check_reply

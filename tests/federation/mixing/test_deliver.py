@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from atlas.federation.adapters.cohort import Layout, Member, adapter_sha256, initial_cohort
+from atlas.federation.adapters.adapter import Layout, Member, adapter_sha256
+from atlas.federation.adapters.cohort import initial_cohort
 from atlas.federation.batching.backbone import HeadLayer
 from atlas.federation.exchange.message import Message, MessageError, decode, encode
 from atlas.federation.mixing.deliver import (

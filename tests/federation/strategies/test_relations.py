@@ -12,7 +12,8 @@ from atlas.backbones.load import build_tiny
 from atlas.build.federation import assemble
 from atlas.config.plan import ClusterSettings, FingerprintSettings, RelationSettings
 from atlas.federation import strategies
-from atlas.federation.adapters.cohort import Layout, Member, initial_cohort
+from atlas.federation.adapters.adapter import Layout, Member
+from atlas.federation.adapters.cohort import initial_cohort
 from atlas.federation.batching.backbone import HeadLayer
 from atlas.federation.exchange.message import decode, encode
 from atlas.federation.fingerprints.planned import CohortPlan, describe_planned, plan_cohort

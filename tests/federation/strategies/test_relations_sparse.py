@@ -9,7 +9,8 @@ import torch
 
 from atlas.build.federation import assemble
 from atlas.config.plan import ClusterSettings, FingerprintSettings, RelationSettings
-from atlas.federation.adapters.cohort import Member, initial_cohort
+from atlas.federation.adapters.adapter import Member
+from atlas.federation.adapters.cohort import initial_cohort
 from atlas.federation.fingerprints.planned import plan_cohort
 from atlas.federation.mixing.apply import (
     ALPHAS,

@@ -8,7 +8,8 @@ import torch
 
 from atlas.backbones.load import load_backbone
 from atlas.config.federation import EarlyStopSettings, TrainSettings
-from atlas.federation.adapters.cohort import Layout, Member, initial_cohort
+from atlas.federation.adapters.adapter import Layout, Member
+from atlas.federation.adapters.cohort import initial_cohort
 from atlas.federation.batching.forward import Model, stack_cohorts
 from atlas.federation.batching.prefix_cache import PrefixCache
 from atlas.federation.batching.store import ExampleStore

@@ -16,7 +16,7 @@ from atlas.config.federation import DataSettings
 from atlas.data.clients import load_clients
 from atlas.data.synthetic import synthetic_clients
 from atlas.errors import InputError
-from atlas.federation.adapters.cohort import Layout, Member, initial_adapter
+from atlas.federation.adapters.adapter import Layout, Member, initial_adapter
 from atlas.federation.prepare import ask_prints
 from atlas.federation.server import Server
 from atlas.jobs.federation.answer import evaluate_file, export_client, predict_texts

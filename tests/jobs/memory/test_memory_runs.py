@@ -2,6 +2,7 @@
 
 import json
 import signal
+import sys
 
 import jsonschema
 import pytest
@@ -11,9 +12,10 @@ from typer.testing import CliRunner
 from atlas.backbones.memory_lm import AtlasForCausalLM
 from atlas.backbones.memory_lm.sizes import without_memory
 from atlas.build.memory import build_memory, model_settings
-from atlas.cli import app
+from atlas.cli import app, main
 from atlas.config.load import load_config
 from atlas.errors import InputError
+from atlas.jobs import runner
 from atlas.jobs.runner import resume_run, start_run
 from atlas.jobs.show import describe_run, list_runs
 from atlas.runs.events import read_events
@@ -264,3 +266,41 @@ def test_verbs_of_federations_say_that_they_are(finished, verb):
     found = CliRunner().invoke(app, [*verb, *more])
     assert isinstance(found.exception, InputError)
     assert "kind: memory; this needs a run of kind federation" in str(found.exception)
+
+
+def text_run(tmp_path, monkeypatch):
+    """A run on a text that stops after its first round; its text file and its folder."""
+    text = tmp_path / "text.txt"
+    text.write_text("the memory learns while it reads. " * 200)
+    lines = [key for key in TINY if not key.startswith(("task.vocabulary", "task.pairs"))]
+    config = load_config("shakespeare", ["size=quick", *lines, f"task.file={text}"])
+    original = runner.save
+
+    def save_and_die(*args):
+        original(*args)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(runner, "save", save_and_die)
+    with pytest.raises(KeyboardInterrupt):
+        start_run(config, tmp_path / "runs")
+    monkeypatch.setattr(runner, "save", original)
+    return text, next((tmp_path / "runs").iterdir())
+
+
+def test_a_replaced_text_is_refused_and_the_old_one_goes_on(tmp_path, monkeypatch):
+    text, folder = text_run(tmp_path, monkeypatch)
+    kept = text.read_bytes()
+    text.write_bytes(kept.replace(b"learns", b"forgot"))
+    before = sorted((p, p.stat().st_mtime_ns) for p in folder.rglob("*") if p.is_file())
+    with pytest.raises(InputError, match="round 1 was saved with other data"):
+        resume_run(folder)
+    after = sorted((p, p.stat().st_mtime_ns) for p in folder.rglob("*") if p.is_file())
+    assert [pair for pair in after if pair[0].suffix != ".lock"] == [
+        pair for pair in before if pair[0].suffix != ".lock"
+    ], "a refusal changes nothing"
+    monkeypatch.setattr(sys, "argv", ["atlas", "resume", str(folder)])
+    with pytest.raises(SystemExit) as end:
+        main()
+    assert end.value.code == 2
+    text.write_bytes(kept)
+    assert resume_run(folder).summary["steps"] == 12

@@ -2,12 +2,12 @@
 
 import torch
 
-from atlas.memory.layer.layer import LayerSettings, MemoryLayer
-from atlas.memory.layer.settings import Heads, MemorySettings
+from atlas.memory.layer.layer import MemoryLayer
+from atlas.memory.layer.settings import LayerSettings
 from atlas.memory.rules.rule import Rule
 
-HEADS = Heads(2, 6)
-WIDTH = HEADS.total
+HEADS, HEAD_WIDTH = 2, 6
+WIDTH = HEADS * HEAD_WIDTH
 LENGTH = 29
 
 RULES = {
@@ -42,8 +42,11 @@ MEMORIES = {
 def make_layer(placement="gate", memory="exact", *, gradient="full", degree=1, seed=0, **changes):
     settings = LayerSettings(
         HEADS,
+        HEAD_WIDTH,
         placement=placement,
-        memory=MemorySettings(**MEMORIES[memory], degree=degree, gradient=gradient),
+        **MEMORIES[memory],
+        degree=degree,
+        memory_gradient=gradient,
         **{"window": 5, "persistent": 2, "segment": 7, **changes},
     )
     generator = torch.Generator().manual_seed(seed)

@@ -6,11 +6,12 @@ import pytest
 import torch
 
 from atlas.errors import InputError
+from atlas.memory.layer.attention import join_heads
 from atlas.memory.layer.gates import ReadMode
 from atlas.memory.layer.observe import observe
-from atlas.memory.layer.settings import MemorySettings, Stage
+from atlas.memory.layer.settings import LayerSettings, Stage
 from atlas.memory.rules.rule import Rule
-from tests.memory.layer.helpers import HEADS, LEVELS, draw_tokens, largest, make_layer
+from tests.memory.layer.helpers import HEAD_WIDTH, HEADS, LEVELS, draw_tokens, largest, make_layer
 from tests.memory.layer.twins import blended, dense_attention, plain_local, plain_tokens
 
 NEVER = 10**6
@@ -28,9 +29,9 @@ def one_by_one(layer, x, rules):
     """What a layer without persistent tokens gives if each memory follows its formulas."""
     tokens, own = plain_tokens(layer, x), layer.memory
     starts = (own.initial, *getattr(own, "local_initial", ()))
-    shards = (NEVER, *[layer.settings.memory.local_shard] * (len(rules) - 1))
+    shards = (NEVER, *[layer.settings.local_shard] * (len(rules) - 1))
     memories = zip(starts, rules, shards, strict=True)
-    known = HEADS.join(sum(plain_local(tokens, *memory) for memory in memories))
+    known = join_heads(sum(plain_local(tokens, *memory) for memory in memories))
     seen = dense_attention(layer, x, layer.persistent.expand(2, -1, -1))
     return blended(layer, x, seen, known) @ layer.o_proj.weight.T
 
@@ -38,8 +39,8 @@ def one_by_one(layer, x, rules):
 @pytest.mark.parametrize("memory", ["exact", "projected", "chunk-start", "levels"])
 def test_every_memory_follows_its_formulas(memory):
     layer, x = make_layer(memory=memory, persistent=0), draw_tokens()
-    settings = layer.settings.memory
-    wanted = one_by_one(layer, x, (settings.rule, *settings.local_rules))
+    settings = layer.settings
+    wanted = one_by_one(layer, x, settings.rules)
     assert largest(layer(x)[0] - wanted) < 1e-11
 
 
@@ -134,7 +135,7 @@ def test_what_all_memories_did_is_seen():
 )
 def test_senseless_levels_are_refused(settings, message):
     with pytest.raises(InputError, match=message):
-        MemorySettings(**settings)
+        LayerSettings(HEADS, HEAD_WIDTH, window=5, **settings)
 
 
 def test_a_stage_changes_chunks_and_nothing_else():

@@ -5,7 +5,6 @@ import torch
 
 from atlas.errors import InputError
 from atlas.memory.layer.levels import (
-    Levels,
     LevelTokens,
     detach_levels,
     initial_levels,
@@ -14,29 +13,26 @@ from atlas.memory.layer.levels import (
     run_levels,
     run_levels_naive,
 )
-from atlas.memory.layer.settings import TWO_STAGES, stage_at, with_chunks
+from atlas.memory.layer.settings import TWO_STAGES, LayerSettings, stage_at, with_chunks
 from atlas.memory.rules.rule import Rule, Tokens
 from tests.memory.rules.helpers import D_K, D_V, HEADS, draw, off
 
-LEVELS = Levels(
+RULES = (
     Rule("chunk-start", 32),
-    (
-        Rule("chunk-start", 4, queries="projected"),
-        Rule("chunk-start", 8, 3, queries="projected"),
-        Rule(chunk=16),
-    ),
-    shard=20,
+    Rule("chunk-start", 4, queries="projected"),
+    Rule("chunk-start", 8, 3, queries="projected"),
+    Rule(chunk=16),
 )
+SHARD = 20
 
 
-def drawn(length, levels=LEVELS):
-    rules = (levels.shared, *levels.local)
+def drawn(length, rules=RULES):
     leaves = [draw(length, rule.window, seed=i) for i, rule in enumerate(rules)]
     tokens = [Tokens(*own[:7]) for own in leaves]
     generator = torch.Generator().manual_seed(9)
     starts = [
         torch.randn(HEADS, D_K, D_V, generator=generator, dtype=torch.float64).requires_grad_()
-        for _ in levels.local
+        for _ in rules[1:]
     ]
     memory = leaves[0][7]
     inputs = [leaf for own in leaves for leaf in own[:7]] + [memory, *starts]
@@ -49,11 +45,11 @@ def cut(tokens, begin, end):
     )
 
 
-def values(run, drawing, cuts=(), levels=LEVELS):
+def values(run, drawing, cuts=(), rules=RULES):
     tokens, memory, starts, inputs = drawing
-    state, outputs, begin = initial_levels(memory, starts, levels), [], 0
+    state, outputs, begin = initial_levels(memory, starts, rules, SHARD), [], 0
     for end in (*cuts, tokens.shared.length):
-        output, state = run(cut(tokens, begin, end), starts, state, levels)
+        output, state = run(cut(tokens, begin, end), starts, state, rules, SHARD)
         outputs.append(output)
         begin = end
     flat = levels_to_tensors(state)
@@ -89,37 +85,38 @@ def test_split_equals_whole(cuts):
 def test_local_memories_forget_at_a_shard_and_the_shared_one_does_not():
     tokens, memory, starts, _ = drawn(40)
 
-    def second_shard(tokens, levels):
-        state = initial_levels(memory, starts[: len(levels.local)], levels)
-        return run_levels(tokens, starts[: len(levels.local)], state, levels)[0][:, :, 20:]
+    def second_shard(tokens, rules):
+        own = starts[: len(rules) - 1]
+        state = initial_levels(memory, own, rules, SHARD)
+        return run_levels(tokens, own, state, rules, SHARD)[0][:, :, 20:]
 
     def changed(own):
         keys = own.keys.detach().clone()
         keys[:, :, :20] = keys[:, :, :20].flip(2)
         return own._replace(keys=keys)
 
-    none = LEVELS.__class__(LEVELS.shared, (), 20)
+    none = RULES[:1]
     alone = LevelTokens(tokens.shared, ())
     other_local = tokens._replace(local=tuple(changed(own) for own in tokens.local))
     other_shared = LevelTokens(changed(tokens.shared), ())
-    assert torch.equal(second_shard(other_local, LEVELS), second_shard(tokens, LEVELS))
+    assert torch.equal(second_shard(other_local, RULES), second_shard(tokens, RULES))
     assert off(second_shard(other_shared, none), second_shard(alone, none)) > 1e-2
-    assert off(second_shard(tokens, LEVELS), second_shard(alone, none)) > 1e-1
+    assert off(second_shard(tokens, RULES), second_shard(alone, none)) > 1e-1
 
 
 def test_learnable_starts_get_gradients():
     _, grads = values(run_levels, drawn(45))
-    for start in grads[-len(LEVELS.local) :]:
+    for start in grads[-len(RULES[1:]) :]:
         assert float(start.abs().max()) > 1e-3
 
 
 def test_state_survives_a_file_and_detaches():
     tokens, memory, starts, _ = drawn(30)
-    state = initial_levels(memory, starts, LEVELS)
-    _, state = run_levels(tokens, starts, state, LEVELS)
-    again = levels_from_tensors(levels_to_tensors(state), LEVELS)
-    one, _ = run_levels(cut(tokens, 3, 17), starts, state, LEVELS)
-    two, _ = run_levels(cut(tokens, 3, 17), starts, again, LEVELS)
+    state = initial_levels(memory, starts, RULES, SHARD)
+    _, state = run_levels(tokens, starts, state, RULES, SHARD)
+    again = levels_from_tensors(levels_to_tensors(state), len(starts))
+    one, _ = run_levels(cut(tokens, 3, 17), starts, state, RULES, SHARD)
+    two, _ = run_levels(cut(tokens, 3, 17), starts, again, RULES, SHARD)
     assert torch.equal(one, two)
     assert state.local[0].memory.requires_grad
     assert not detach_levels(state).local[0].memory.requires_grad
@@ -132,17 +129,15 @@ def test_two_stages_shrink_local_chunks_and_change_the_function():
         (2, 4, 8, 16),
         (2, 4, 8, 16),
     ]
-    local = tuple(Rule("chunk-start", 1) for _ in range(4))
-    early, late = (
-        with_chunks(Levels(Rule("chunk-start", 64), local, 20), stage) for stage in TWO_STAGES
-    )
-    assert [rule.chunk for rule in early.local] == [4, 8, 16, 32]
-    assert early.shared.chunk == 2048
+    rules = [Rule("chunk-start", 64), *[Rule("chunk-start", 1)] * 4]
+    early, late = (with_chunks(rules, stage) for stage in TWO_STAGES)
+    assert [rule.chunk for rule in early[1:]] == [4, 8, 16, 32]
+    assert early[0].chunk == 2048
     drawing = drawn(40, early)
-    one, two = (values(run_levels, drawing, levels=levels)[0] for levels in (early, late))
+    one, two = (values(run_levels, drawing, rules=rules)[0] for rules in (early, late))
     assert off(one["outputs"], two["outputs"]) > 1e-3
 
 
 def test_a_shard_without_tokens_is_refused():
     with pytest.raises(InputError, match="shard: 0"):
-        Levels(Rule(), (), 0)
+        LayerSettings(2, 6, window=5, local_rules=(Rule(),), local_shard=0)

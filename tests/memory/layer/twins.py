@@ -3,10 +3,15 @@
 import torch
 from torch.nn.functional import conv1d, normalize, rms_norm, silu
 
+from atlas.memory.layer.attention import join_heads, split_heads
 from atlas.memory.rules.naive import run_naive
 from atlas.memory.rules.rule import Tokens
 from atlas.memory.rules.state import initial_state
-from tests.memory.layer.helpers import HEADS, WIDTH
+from tests.memory.layer.helpers import HEAD_WIDTH, HEADS, WIDTH
+
+
+def split(x):
+    return split_heads(x, HEADS)
 
 
 def turned(x, base):
@@ -20,7 +25,7 @@ def turned(x, base):
 
 def dense_attention(layer, x, persistent, context=None):
     """One table of all pairs; persistent tokens before it, without a place."""
-    own, split = layer.attention, HEADS.split
+    own = layer.attention
     q = split(own.q_proj(x))
     sources = [x] if context is None else [x, context]
     p_k, p_v = (split(p(persistent)) for p in (own.k_proj, own.v_proj))
@@ -32,17 +37,17 @@ def dense_attention(layer, x, persistent, context=None):
         near = turned(q, own.rope_base) @ k.mT
         scores.append(near.masked_fill((ago < 0) | (ago >= own.window), -torch.inf))
         values.append(split(own.v_proj(source)))
-    weights = (torch.cat(scores, -1) / HEADS.width**0.5).softmax(-1)
-    return HEADS.join(weights @ torch.cat(values, 2))
+    weights = (torch.cat(scores, -1) / HEAD_WIDTH**0.5).softmax(-1)
+    return join_heads(weights @ torch.cat(values, 2))
 
 
 def plain_memory(layer, x, memory):
     """What the memories say, and M of the whole text after it."""
-    settings, tokens = layer.settings.memory, plain_tokens(layer, x)
+    settings, tokens = layer.settings, plain_tokens(layer, x)
     out, state = run_naive(tokens, initial_state(memory, settings.rule), settings.rule)
     for i, rule in enumerate(settings.local_rules):
         out = out + plain_local(tokens, layer.memory.local_initial[i], rule, settings.local_shard)
-    return HEADS.join(out), state.memory
+    return join_heads(out), state.memory
 
 
 def plain_local(tokens, start, rule, shard):
@@ -75,7 +80,7 @@ def plain_tokens(layer, x):
     kernel = own.convolution.weight.T[:, None]
     mixed = torch.cat([p(x) for p in (own.q_proj, own.k_proj, own.v_proj)], -1).mT
     mixed = conv1d(mixed, kernel, padding=len(own.convolution.weight) - 1, groups=3 * WIDTH)
-    q, k, v = (HEADS.split(part) for part in silu(mixed[..., : x.shape[1]].mT).chunk(3, -1))
+    q, k, v = (split(part) for part in silu(mixed[..., : x.shape[1]].mT).chunk(3, -1))
     gates = [
         (x @ gate.weight.T + gate.bias).sigmoid().mT
         for gate in (own.gates.alpha, own.gates.eta, own.gates.theta)
@@ -100,8 +105,8 @@ def by_context(layer, x, persistent, begun):
     asked, recalled, seen = begun, x[:, :0], x[:, :0]
     for begin in range(0, x.shape[1], layer.settings.segment):
         piece = x[:, begin : begin + layer.settings.segment]
-        queries = normalize(HEADS.split(silu(layer.memory.q_proj(piece))), dim=-1)
-        recalled = torch.cat([recalled, HEADS.join(queries @ asked)], 1)
+        queries = normalize(split(silu(layer.memory.q_proj(piece))), dim=-1)
+        recalled = torch.cat([recalled, join_heads(queries @ asked)], 1)
         so_far = x[:, : recalled.shape[1]]
         new = dense_attention(layer, so_far, persistent, recalled)[:, begin:]
         seen = torch.cat([seen, new], 1)

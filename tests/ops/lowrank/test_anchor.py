@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from atlas.ops.lowrank.factors import delta, product_gap, pull, rank_mask
+from atlas.ops.lowrank.factors import delta, product_gap, rank_mask
+from atlas.ops.lowrank.factors import pull as pull_parts
 
 MODULES, WIDTHS, RANKS = ("m0", "m1"), ((9, 7), (5, 8)), (2, 4, 3)
 SCALES = tuple(16.0 / torch.tensor(RANKS, dtype=torch.float64) for _ in MODULES)
@@ -23,6 +24,18 @@ def make_stack(seed, dtype=torch.float64):
     for name, shape in HEADS.items():
         tensors[name] = torch.randn(shape, generator=draw, dtype=torch.float64)
     return {name: value.to(dtype) for name, value in tensors.items()}
+
+
+def pull(tensors, anchor, scales, modules):
+    """`pull` of tensors by name."""
+
+    def factors(tensors, module):
+        return tensors[f"lora_a/{module}"], tensors[f"lora_b/{module}"]
+
+    layers = [(factors(tensors, m), factors(anchor, m)) for m in modules]
+    return pull_parts(
+        layers, scales, [(tensors[name], anchor[name]) for name in HEADS if name in tensors]
+    )
 
 
 def dense_pull(tensors, anchor):

@@ -14,8 +14,7 @@ from atlas.backbones.families import ATLAS
 from atlas.errors import InputError
 from atlas.memory.layer.continuum import ContinuumFeedForward, SwiGLU
 from atlas.memory.layer.gates import Floors
-from atlas.memory.layer.layer import LayerSettings
-from atlas.memory.layer.settings import Heads, MemorySettings, Stage
+from atlas.memory.layer.settings import LayerSettings, MemoryGradient, PlacementName, Stage
 from atlas.memory.rules.rule import Rule
 
 
@@ -61,11 +60,11 @@ class AtlasConfig(PreTrainedConfig):  # type: ignore[misc]
     num_attention_heads: int = 4
     intermediate_size: int = 704
     attention_window: int = 64
-    placement: Literal["gate", "context", "layer", "none"] = "gate"
+    placement: PlacementName = "gate"
     rule: dict[str, Any] | None = None
     local_rules: list[dict[str, Any]] | None = None
     local_shard: int | None = None
-    memory_gradient: Literal["full", "detached"] = "full"
+    memory_gradient: MemoryGradient = "full"
     feature_degree: int = 1
     convolution_width: int = 4
     persistent_tokens: int = 4
@@ -110,22 +109,19 @@ class AtlasConfig(PreTrainedConfig):  # type: ignore[misc]
 
     def layer_settings(self) -> LayerSettings:
         """What each memory layer is made of."""
-        heads = Heads(self.num_attention_heads, self.hidden_size // self.num_attention_heads)
-        memory = MemorySettings(
+        return LayerSettings(
+            heads=self.num_attention_heads,
+            head_width=self.hidden_size // self.num_attention_heads,
+            window=self.attention_window,
+            placement=self.placement,
             rule=_rule("rule", self.rule or {}),
             local_rules=tuple(
                 _rule(f"local_rules[{i}]", own) for i, own in enumerate(self.local_rules or ())
             ),
             local_shard=self.local_shard,
+            memory_gradient=self.memory_gradient,
             convolution=self.convolution_width,
             degree=self.feature_degree,
-            gradient=self.memory_gradient,
-        )
-        return LayerSettings(
-            heads=heads,
-            window=self.attention_window,
-            placement=self.placement,
-            memory=memory,
             persistent=self.persistent_tokens,
             segment=self.segment,
             rope_base=self.rope_base,
@@ -138,9 +134,9 @@ class AtlasConfig(PreTrainedConfig):  # type: ignore[misc]
         Raises:
             InputError: Its memories cannot have such chunks.
         """
-        memory = self.layer_settings().memory.at(stage)
-        self.rule = {**(self.rule or {}), "chunk": memory.rule.chunk}
-        pairs = zip(self.local_rules or (), memory.local_rules, strict=True)
+        layer = self.layer_settings().at(stage)
+        self.rule = {**(self.rule or {}), "chunk": layer.rule.chunk}
+        pairs = zip(self.local_rules or (), layer.local_rules, strict=True)
         self.local_rules = [{**own, "chunk": rule.chunk} for own, rule in pairs]
 
     def feed_forward_part(self) -> SwiGLU | ContinuumFeedForward:

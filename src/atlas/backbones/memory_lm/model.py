@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
+from operator import setitem
 from typing import Any, cast
 
 import torch
@@ -13,11 +15,11 @@ from transformers.modeling_outputs import BaseModelOutputWithPast
 from transformers.utils.generic import can_return_tuple
 from transformers.utils.output_capturing import capture_outputs
 
-from atlas.backbones.memory_lm.cache import AtlasCache, Padding, read_padding
+from atlas.backbones.memory_lm.cache import AtlasCache, read_padding
 from atlas.backbones.memory_lm.config import AtlasConfig
 from atlas.memory.layer.branch import CausalConvolution, MemoryBranch
 from atlas.memory.layer.continuum import ContinuumLevel
-from atlas.memory.layer.gates import Floors, Gate, ReadMode, Watch
+from atlas.memory.layer.gates import Floors, Gate, ReadMode
 from atlas.memory.layer.layer import MemoryLayer
 from atlas.memory.layer.observe import LayerView, observe
 from atlas.memory.layer.settings import Stage
@@ -179,37 +181,18 @@ class AtlasModel(AtlasPreTrainedModel):
         cache = AtlasCache() if past_key_values is None else past_key_values
         padding = read_padding(attention_mask, hidden.shape[1])
         padding.check(self.config.padding_before, cache)
-        views: dict[str, LayerView] | None = {} if output_memory else None
-        hidden, states = self._through(hidden, cache, padding, floors, views)
+        floors = self.config.floors() if floors is None else floors
+        states: list[BlockState] = []
+        views: dict[str, LayerView] = {}
+        for i, block in enumerate(self.layers):
+            before = cache.states[i] if cache.states else None
+            watch = partial(setitem, views, f"layers.{i}") if output_memory else None
+            hidden, after = block(hidden, before, padding.real, ReadMode(floors, watch))
+            states.append(after)
         cache.states, cache.ended = states, padding.after
         wanted = self.config.use_cache if use_cache is None else use_cache
         return AtlasModelOutput(
             last_hidden_state=self.norm(hidden),
             past_key_values=cache if wanted or past_key_values is not None else None,
-            memory=None if views is None else observe(views),
+            memory=observe(views) if output_memory else None,
         )
-
-    def _through(
-        self,
-        hidden: Tensor,
-        cache: AtlasCache,
-        padding: Padding,
-        floors: Floors | None,
-        views: dict[str, LayerView] | None,
-    ) -> tuple[Tensor, list[BlockState]]:
-        """All blocks; `views`, if given, is filled by name of block."""
-        states: list[BlockState] = []
-        for i, block in enumerate(self.layers):
-            before = cache.states[i] if cache.states else None
-            watch = None if views is None else _put(views, f"layers.{i}")
-            mode = ReadMode(self.config.floors() if floors is None else floors, watch)
-            hidden, after = block(hidden, before, padding.real, mode)
-            states.append(after)
-        return hidden, states
-
-
-def _put(views: dict[str, LayerView], name: str) -> Watch:
-    def watch(view: LayerView) -> None:
-        views[name] = view
-
-    return watch

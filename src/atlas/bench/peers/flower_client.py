@@ -13,6 +13,7 @@ from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
 from atlas.bench.peers.training import trainer_of
+from atlas.federation.adapters.adapter import body_of, heads_of
 
 
 def train(message: Message, context: Context) -> Message:
@@ -26,10 +27,10 @@ def train(message: Message, context: Context) -> Message:
     if "head" in context.state:
         start |= context.state["head"].to_torch_state_dict()
     loss = trainer.fit(client, int(config["server-round"]), start)
-    context.state["head"] = ArrayRecord(trainer.take("head/"))
+    context.state["head"] = ArrayRecord(heads_of(trainer.trained()))
     examples = len(trainer.work.clients[client].examples)
     told = MetricRecord({"num-examples": examples, "loss": loss, "place": place})
-    content = RecordDict({"arrays": ArrayRecord(trainer.take("lora_")), "metrics": told})
+    content = RecordDict({"arrays": ArrayRecord(body_of(trainer.trained())), "metrics": told})
     return Message(content=content, reply_to=message)
 
 

@@ -14,6 +14,7 @@ from flwr.simulation import run_simulation
 from atlas.bench.federation_work import read_work
 from atlas.bench.peers.flower_client import app as client_app
 from atlas.bench.peers.rounds import RoundLog, given
+from atlas.federation.adapters.adapter import body_of
 
 
 def run(folder: Path, log: RoundLog) -> None:
@@ -36,7 +37,7 @@ def run(folder: Path, log: RoundLog) -> None:
             min_available_nodes=len(names),
             train_metrics_aggr_fn=round_ended,
         )
-        adapter = {name: value for name, value in start.items() if name.startswith("lora_")}
+        adapter = body_of(start)
         strategy.start(
             grid,
             ArrayRecord(adapter),

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from atlas.bench.peers.rounds import RoundLog, given
 from atlas.bench.peers.training import trainer_of
+from atlas.federation.adapters.adapter import body_of, heads_of
 
 
 def run(folder: Path, log: RoundLog) -> None:
@@ -17,7 +18,7 @@ def run(folder: Path, log: RoundLog) -> None:
     trainer = trainer_of(folder)
     clients = trainer.work.clients
     total = sum(len(share.examples) for share in clients.values())
-    adapter = {name: value for name, value in trainer.start.items() if name.startswith("lora_")}
+    adapter = body_of(trainer.start)
     head = {name: value for name, value in trainer.start.items() if name not in adapter}
     heads = dict.fromkeys(clients, head)
     for number in range(1, trainer.work.rounds + 1):
@@ -25,8 +26,8 @@ def run(folder: Path, log: RoundLog) -> None:
         mean: dict[str, Tensor] = {name: torch.zeros_like(v) for name, v in adapter.items()}
         for client, share in clients.items():
             losses[client] = trainer.fit(client, number, {**adapter, **heads[client]})
-            heads[client] = trainer.take("head/")
-            for name, value in trainer.take("lora_").items():
+            heads[client] = heads_of(trainer.trained())
+            for name, value in body_of(trainer.trained()).items():
                 mean[name].add_(value, alpha=len(share.examples) / total)
         adapter = mean
         log.finished(number, losses)

@@ -19,6 +19,7 @@ from transformers.utils import logging
 
 from atlas.backbones.tokenizer import Specials, causal_inputs, classification_inputs
 from atlas.bench.federation_work import FederationWork, read_work
+from atlas.federation.adapters.adapter import Adapter, factor_names, head_name
 from atlas.federation.batching.backbone import Inputs
 
 ROOT = "base_model.model."
@@ -62,9 +63,9 @@ class Trainer:
             losses.append(loss.item())
         return sum(losses) / len(losses)
 
-    def take(self, start: str) -> dict[str, Tensor]:
-        """Copies of the trained tensors whose names start so."""
-        return {n: v.detach().clone() for n, v in self._tensors.items() if n.startswith(start)}
+    def trained(self) -> Adapter:
+        """Copies of the trained tensors."""
+        return Adapter({name: v.detach().clone() for name, v in self._tensors.items()})
 
     def _batch(self, client: str, chosen: list[int]) -> dict[str, Tensor]:
         """Arguments of the model, cut to the longest text that was chosen."""
@@ -110,10 +111,7 @@ def _load(work: FederationWork) -> Any:  # noqa: ANN401 - PEFT is not typed
 def _plain_name(name: str, prefix: str) -> str:
     """Atlas's name of a parameter of PEFT's."""
     bare = name.removeprefix(ROOT)
-    for ours, theirs in (
-        ("lora_a/", ".lora_A.default.weight"),
-        ("lora_b/", ".lora_B.default.weight"),
-    ):
+    for factor, theirs in enumerate((".lora_A.default.weight", ".lora_B.default.weight")):
         if bare.endswith(theirs):
-            return ours + bare.removesuffix(theirs).removeprefix(f"{prefix}.")
-    return "head/" + bare.replace(".modules_to_save.default", "")
+            return factor_names(bare.removesuffix(theirs).removeprefix(f"{prefix}."))[factor]
+    return head_name(bare.replace(".modules_to_save.default", ""))

@@ -20,7 +20,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from atlas.engines.local.groups import ClientGroup
-from atlas.federation.adapters.cohort import Adapter, Cohort, restart
+from atlas.federation.adapters.adapter import Adapter, factor_names, factors_of, heads_of
+from atlas.federation.adapters.cohort import Cohort, restart
 from atlas.federation.batching.forward import stack_cohorts
 from atlas.federation.batching.store import Rows
 from atlas.federation.mixing.deliver import Taken
@@ -60,7 +61,7 @@ def blend(own: Cohort, mixture: Cohort, share: float) -> Cohort:
     weights = torch.tensor([[1 - share, share], [0.0, 1.0]], dtype=torch.float64)
     mix = mix_b if own.trains == "b" else mix_product
     for i, module in enumerate(own.layout.modules):
-        a, b = f"lora_a/{module}", f"lora_b/{module}"
+        a, b = factor_names(module)
         tensors[a], tensors[b] = tensors[a].clone(), tensors[b].clone()
         for row in range(len(own.members)):
             pair_a = torch.stack([own.tensors[a][row], mixture.tensors[a][row]])
@@ -243,10 +244,7 @@ def merge_held(
     held = group.arms["held"]
     given = {client: one[0] for client, one in offers.items() if one}
     merged = {client: _merged(held, client, adapter) for client, adapter in given.items()}
-    heads = {
-        client: {name: value for name, value in adapter.items() if name.startswith("head/")}
-        for client, adapter in given.items()
-    }
+    heads = {client: heads_of(adapter) for client, adapter in given.items()}
     fresh = restart(held, given, seed).put(heads)
     group.arms["held"] = replace(fresh, deltas={**held.deltas, **merged})
     return {client: Taken(0, 1.0 if one else 0.0) for client, one in offers.items()}
@@ -258,8 +256,7 @@ def _merged(cohort: Cohort, client: str, mixture: Adapter) -> dict[str, Tensor]:
     like = next(iter(cohort.tensors.values()))
     sums = {}
     for module in layout.modules:
-        a = mixture[f"lora_a/{module}"].to(like.device, torch.float64)
-        b = mixture[f"lora_b/{module}"].to(like.device, torch.float64)
+        a, b = (part.to(like.device, torch.float64) for part in factors_of(mixture, module))
         change = delta(a, b, layout.alpha / a.shape[0])
         if module in before:
             change = change + before[module]
@@ -273,11 +270,11 @@ def whole_adapter(cohort: Cohort, client: str) -> Adapter:
     Where there is a dense change, it and the adapter are factored together, to the rank they have
     together in the precision they are held in.
     """
-    adapter, layout = cohort.take(client), cohort.layout
+    adapter, alpha = cohort.take(client), cohort.layout.alpha
+    layers: dict[str, tuple[Tensor, Tensor]] = dict(adapter.layers)
     for module, dense in cohort.deltas.get(client, {}).items():
-        a, b = adapter[f"lora_a/{module}"].double(), adapter[f"lora_b/{module}"].double()
-        own = delta(a, b, layout.alpha / a.shape[0])
+        a, b = (part.double() for part in layers[module])
+        own = delta(a, b, alpha / a.shape[0])
         a, b = factor_dense(dense.double() + own, torch.finfo(dense.dtype).eps)
-        adapter[f"lora_a/{module}"] = a.to(dense.dtype)
-        adapter[f"lora_b/{module}"] = (b * (a.shape[0] / layout.alpha)).to(dense.dtype)
-    return adapter
+        layers[module] = (a.to(dense.dtype), (b * (a.shape[0] / alpha)).to(dense.dtype))
+    return Adapter.of(layers, adapter.head)

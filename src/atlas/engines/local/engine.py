@@ -22,7 +22,7 @@ from atlas.engines.local.fingerprint import print_group
 from atlas.engines.local.fit import fit_group
 from atlas.engines.local.groups import ClientGroup, load_clients, save_client, score_on_test
 from atlas.errors import InputError
-from atlas.federation.adapters.cohort import Adapter, adapter_sha256
+from atlas.federation.adapters.adapter import Adapter, adapter_sha256
 from atlas.federation.exchange.message import Message, MessageError, encode
 from atlas.federation.exchange.transport import Failure, Reply, TaskName, read_request
 from atlas.federation.mixing.deliver import check_offers, unpack_mixtures
@@ -138,8 +138,7 @@ class LocalEngine:
         return replies
 
     def _outgoing(self, group: ClientGroup, client: str) -> Adapter:
-        adapter = group.arms["held"].take(client)
-        return {name: value for name, value in adapter.items() if self.travels(name)}
+        return group.arms["held"].take(client).only(self.travels)
 
     def _deliver(self, group: ClientGroup, asked: Mapping[str, Message]) -> dict[str, Reply]:
         offers = {client: unpack_mixtures(message) for client, message in asked.items()}

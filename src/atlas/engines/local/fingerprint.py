@@ -16,7 +16,7 @@ import torch
 from atlas.config.federation import TrainSettings
 from atlas.config.plan import FingerprintSettings
 from atlas.engines.local.groups import ClientGroup
-from atlas.federation.adapters.cohort import adapter_sha256
+from atlas.federation.adapters.adapter import adapter_sha256
 from atlas.federation.batching.forward import Stack, stack_cohorts
 from atlas.federation.batching.store import ExampleStore, Part
 from atlas.federation.fingerprints.take import Print, take_print

@@ -15,7 +15,8 @@ from typing import Literal
 import torch
 
 from atlas.config.federation import Weighing
-from atlas.federation.adapters.cohort import Adapter, Cohort, adapter_shapes
+from atlas.federation.adapters.adapter import Adapter, adapter_shapes
+from atlas.federation.adapters.cohort import Cohort
 from atlas.federation.batching.forward import Model, stack_cohorts
 from atlas.federation.batching.store import ExampleStore, Part
 from atlas.federation.clients import Holder
@@ -175,7 +176,7 @@ def load_clients(group: ClientGroup, messages: Mapping[str, Message]) -> None:
 
 def _read_state(group: ClientGroup, client: str, message: Message) -> SavedParts:
     """A saved state by its parts, all of which fit the client."""
-    parts: defaultdict[tuple[str, str], Adapter] = defaultdict(dict)
+    parts: defaultdict[tuple[str, str], Adapter] = defaultdict(Adapter)
     for key, value in message.tensors.items():
         kind, arm, name = key.split("|", 2)
         if arm not in group.arms:

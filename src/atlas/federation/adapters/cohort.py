@@ -1,9 +1,9 @@
 """All adapters of the clients that share a backbone, stacked and zero-padded.
 
-Every tensor of a cohort has the client as dimension 0. Names are `lora_a/<module>` [n, R, d_in],
-`lora_b/<module>` [n, d_out, R], `head/<layer>.weight` [n, L, d_in] and `head/<layer>.bias` [n, L],
-with R the largest rank and L the largest label count. Slots a client does not use are zero and
-stay zero under any optimiser step, so a padded cohort trains exactly like n separate adapters.
+Every tensor of a cohort has the client as dimension 0: A [n, R, d_in], B [n, d_out, R], weights
+[n, L, d_in] and biases [n, L] of heads, with R the largest rank and L the largest label count.
+Slots a client does not use are zero and stay zero under any optimiser step, so a padded cohort
+trains exactly like n separate adapters.
 """
 
 from __future__ import annotations
@@ -16,55 +16,20 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from atlas.federation.batching.backbone import HeadLayer
+from atlas.federation.adapters.adapter import (
+    Adapter,
+    Layout,
+    Member,
+    adapter_shapes,
+    body_of,
+    factors_of,
+    initial_adapter,
+    is_head,
+)
 from atlas.ops.lowrank.factors import Layer
-from atlas.runs.checkpoint import tensors_sha256
-from atlas.runs.seeds import generator
 
-HEAD_STD = 0.02
-Adapter = dict[str, Tensor]
-"""One client's tensors under the cohort's names, without padding and without dimension 0."""
 Trains = Literal["both", "b"]
 """Which factors local training moves: A and B, or B alone, with A left as drawn."""
-
-
-@dataclass(frozen=True)
-class Layout:
-    """Where adapters sit in one backbone.
-
-    Attributes:
-        backbone: The backbone's name; part of the address of initial values.
-        modules: Full names of the adapted linear modules, in block order.
-        widths: (d_in, d_out) of each module.
-        head: The trained head layers.
-        alpha: A layer adds (alpha / rank) * B @ A.
-    """
-
-    backbone: str
-    modules: tuple[str, ...]
-    widths: tuple[tuple[int, int], ...]
-    head: tuple[HeadLayer, ...]
-    alpha: float
-
-
-@dataclass(frozen=True)
-class Member:
-    """What the cohort must know of one client.
-
-    Attributes:
-        id: Client id.
-        ranks: One rank per module.
-        label_set: Heads mix only between equal label sets; empty for causal tasks.
-    """
-
-    id: str
-    ranks: tuple[int, ...]
-    label_set: tuple[str, ...] = ()
-
-    @property
-    def labels(self) -> int:
-        """Number of labels; zero without a head."""
-        return len(self.label_set)
 
 
 @dataclass(frozen=True)
@@ -106,8 +71,7 @@ class Cohort:
 
     def layer(self, module: int) -> Layer:
         """One module's factors with every client's rank and scale, all on one device."""
-        name = self.layout.modules[module]
-        a, b = self.tensors[f"lora_a/{name}"], self.tensors[f"lora_b/{name}"]
+        a, b = factors_of(self.tensors, self.layout.modules[module])
         return Layer(a, b, self.ranks(module).to(a.device), self.scales(module).to(a.device))
 
     def index(self, clients: Sequence[str]) -> Tensor:
@@ -118,7 +82,8 @@ class Cohort:
         """One client's adapter, unpadded copies."""
         row = self.places[client]
         shapes = adapter_shapes(self.layout, self.members[row])
-        return {name: _corner(self.tensors[name][row], shape) for name, shape in shapes.items()}
+        corners = {name: _corner(self.tensors[name][row], s) for name, s in shapes.items()}
+        return Adapter(corners)
 
     def put(self, adapters: Mapping[str, Mapping[str, Tensor]]) -> Cohort:
         """A cohort with the given clients' tensors replaced; tensors not given stay."""
@@ -142,46 +107,16 @@ class Cohort:
         deltas = {client: self.deltas[client] for client in clients if client in self.deltas}
         return replace(self, members=members, tensors=tensors, deltas=deltas)
 
+    def without_heads(self) -> Cohort:
+        """What a server that never sees heads keeps."""
+        members = tuple(replace(member, label_set=()) for member in self.members)
+        tensors = {k: v for k, v in self.tensors.items() if not is_head(k)}
+        layout = replace(self.layout, head=())
+        return replace(self, layout=layout, members=members, tensors=tensors)
+
 
 def _corner(value: Tensor, shape: tuple[int, ...]) -> Tensor:
     return value[tuple(slice(0, size) for size in shape)].clone()
-
-
-def adapter_shapes(layout: Layout, member: Member) -> dict[str, tuple[int, ...]]:
-    """Name and shape of every tensor of one client's adapter."""
-    shapes: dict[str, tuple[int, ...]] = {}
-    for module, (d_in, d_out), rank in zip(
-        layout.modules, layout.widths, member.ranks, strict=True
-    ):
-        shapes[f"lora_a/{module}"] = (rank, d_in)
-        shapes[f"lora_b/{module}"] = (d_out, rank)
-    for layer in layout.head if member.labels else ():
-        rows = layer.d_out or member.labels
-        shapes[f"head/{layer.name}.weight"] = (rows, layer.d_in)
-        if layer.bias:
-            shapes[f"head/{layer.name}.bias"] = (rows,)
-    return shapes
-
-
-def initial_adapter(layout: Layout, member: Member, seed: int) -> Adapter:
-    """The starting adapter: the same draw for every client, cut to the client's sizes.
-
-    A is uniform with the bound of a default linear layer and B is zero, so the adapter starts as
-    no change. Draws are addressed by backbone and module and are prefix-stable: a client of rank
-    r holds the first r rows of what a client of higher rank holds.
-    """
-    adapter: Adapter = {}
-    for name, shape in adapter_shapes(layout, member).items():
-        address = generator(seed, "init", layout.backbone, name)
-        if name.startswith("lora_a/"):
-            draw = address.uniform(-1.0, 1.0, size=shape) / shape[1] ** 0.5
-        elif name.startswith("head/") and name.endswith(".weight"):
-            draw = address.standard_normal(size=shape) * HEAD_STD
-        else:
-            adapter[name] = torch.zeros(shape, dtype=torch.float64)
-            continue
-        adapter[name] = torch.from_numpy(draw)
-    return adapter
 
 
 def initial_cohort(
@@ -209,14 +144,4 @@ def restart(cohort: Cohort, clients: Iterable[str], seed: int) -> Cohort:
     """The cohort with the factors of `clients` back at the shared start; heads stay."""
     members = {member.id: member for member in cohort.members}
     starts = {client: initial_adapter(cohort.layout, members[client], seed) for client in clients}
-    return cohort.put(
-        {
-            client: {name: value for name, value in start.items() if name.startswith("lora_")}
-            for client, start in starts.items()
-        }
-    )
-
-
-def adapter_sha256(adapter: Mapping[str, Tensor]) -> str:
-    """A hash of one adapter's names, shapes and bits."""
-    return tensors_sha256(adapter)
+    return cohort.put({client: body_of(start) for client, start in starts.items()})

@@ -18,7 +18,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from atlas.federation.adapters.cohort import Cohort, Layout
+from atlas.federation.adapters.adapter import Layout, factors_of, head_names, is_a
+from atlas.federation.adapters.cohort import Cohort
 from atlas.federation.adapters.lora_hooks import LoraChange, Projected
 from atlas.federation.batching.backbone import ACTIVATIONS, Backbone
 from atlas.federation.batching.packing import Packing
@@ -174,7 +175,7 @@ class Stack:
 
     def moving(self, name: str) -> Tensor:
         """Which rows train the tensor of that name [n]."""
-        if self.still is not None and name.startswith("lora_a/"):
+        if self.still is not None and is_a(name):
             return ~self.still
         return torch.ones_like(self.labels, dtype=torch.bool)
 
@@ -201,7 +202,7 @@ def changes_of(model: Model, stack: Stack) -> dict[str, LoraChange]:
     """What the adapters of a stack add, by module."""
     found = {}
     for i, module in enumerate(model.layout.modules):
-        a, b = stack.tensors[f"lora_a/{module}"], stack.tensors[f"lora_b/{module}"]
+        a, b = factors_of(stack.tensors, module)
         dense = [row.get(module) for row in stack.deltas]
         scaled = b * stack.scales[i].to(b.dtype)[:, None, None]
         found[module] = LoraChange(a, scaled, dense if any(d is not None for d in dense) else ())
@@ -290,10 +291,11 @@ def head_logits(layout: Layout, stack: Stack, features: Tensor) -> Tensor:
     """Each row's head on its own features [n, b, D] -> [n, b, L], padded labels at -inf."""
     x = features
     for layer in layout.head:
-        weight = stack.tensors[f"head/{layer.name}.weight"]
+        weight_name, bias_name = head_names(layer.name)
+        weight = stack.tensors[weight_name]
         x = torch.bmm(x.to(weight.dtype), weight.transpose(1, 2))
         if layer.bias:
-            x = x + stack.tensors[f"head/{layer.name}.bias"][:, None]
+            x = x + stack.tensors[bias_name][:, None]
         x = ACTIVATIONS[layer.activation](x)
     padded = torch.arange(x.shape[2], device=x.device) >= stack.labels[:, None, None]
     return x.masked_fill(padded, float("-inf"))

@@ -14,7 +14,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from atlas.federation.adapters.cohort import Layout, Member, adapter_shapes
+from atlas.federation.adapters.adapter import Layout, Member, adapter_shapes, is_head
 from atlas.federation.batching.backbone import Footprint
 from atlas.federation.batching.forward import SPARSE
 from atlas.federation.fingerprints.planned import CohortPlan
@@ -99,7 +99,7 @@ def client_need(
         for widths, present in zip(layout.widths, here, strict=True)
     ]
     shapes = adapter_shapes(layout, member)
-    head = [shape for name, shape in shapes.items() if name.startswith("head/")] if whole else []
+    head = [shape for name, shape in shapes.items() if is_head(name)] if whole else []
     return Need(
         weights=footprint.embeddings
         + sum(footprint.blocks[: work.blocks])
@@ -189,7 +189,7 @@ def _norm_of(module: str, found: Mapping[str, float]) -> float:
     if module in found:
         return found[module]
     kind, block = _kind(module), block_of(module)
-    body = {name: value for name, value in found.items() if not name.startswith("head/")}
+    body = {name: value for name, value in found.items() if not is_head(name)}
     alike = {block_of(name): value for name, value in body.items() if _kind(name) == kind}
     if not alike:
         return sum(body.values()) / max(1, len(body))

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from atlas.config.plan import MB, DeviceSettings, RankSettings
 from atlas.errors import InputError
-from atlas.federation.adapters.cohort import Layout, Member
+from atlas.federation.adapters.adapter import Layout, Member
 from atlas.federation.batching.backbone import Footprint
 from atlas.federation.capacity.cost import Need, Workload, client_need
 from atlas.ops.capacity import SOLVERS, cost

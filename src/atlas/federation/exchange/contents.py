@@ -21,6 +21,7 @@ from pydantic import (
 )
 
 from atlas.config.plan import Count, FingerprintSettings, Positive
+from atlas.federation.adapters.adapter import factor_names, head_names
 from atlas.federation.exchange.message import Message, MessageError
 
 SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
@@ -196,11 +197,14 @@ class SavedState(Facts):
     accept: TakenShare | None = Field(description="the share last taken; null if nothing ever was")
 
 
+ANY = ".+"
+_A, _B = factor_names(ANY)
+_WEIGHT, _BIAS = head_names(ANY)
 ADAPTER = {
-    r"lora_a/.+": "[rank, d_in] of a module",
-    r"lora_b/.+": "[d_out, rank] of a module, which adds alpha / rank * B A",
-    r"head/.+\.weight": "[d_out, d_in] of a head layer; of the last, d_out is the labels",
-    r"head/.+\.bias": "[d_out] of a head layer",
+    _A: "[rank, d_in] of a module",
+    _B: "[d_out, rank] of a module, which adds alpha / rank * B A",
+    _WEIGHT: "[d_out, d_in] of a head layer; of the last, d_out is the labels",
+    _BIAS: "[d_out] of a head layer",
 }
 OFFERS = {rf"\d+\|{name}": f"in the offer of that number: {what}" for name, what in ADAPTER.items()}
 SKETCHES = {
@@ -210,7 +214,7 @@ SKETCHES = {
 _ARM = r"\|(held|shadow|personal)\|"
 STATE = {
     **{f"arm{_ARM}{name}": f"of the adapter: {what}" for name, what in ADAPTER.items()},
-    f"delta{_ARM}.+": "[d_out, d_in] of a module: the dense change merged so far",
-    f"(first|second){_ARM}.+": "moments of a tensor, padded as the engine stacks it",
+    f"delta{_ARM}{ANY}": "[d_out, d_in] of a module: the dense change merged so far",
+    f"(first|second){_ARM}{ANY}": "moments of a tensor, padded as the engine stacks it",
     f"made{_ARM}": "[1] int64: optimiser steps the moments are of",
 }

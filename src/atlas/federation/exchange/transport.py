@@ -8,7 +8,7 @@ From one ask to the next a client keeps to itself: the adapter it `held`; a `sha
 trained on the same batches and given no mixture, where the run compares with training alone; a
 `personal` adapter, where the strategy trains one beside the held one; dense changes, where mixtures
 are merged; optimiser moments, where settings keep them; its ranks; and where its blocks are split.
-All of its adapters start as `adapters.cohort.initial_adapter`.
+All of its adapters start as `adapters.adapter.initial_adapter`.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Transport(Protocol):
       exception). It fails if it or the task is unknown, if the request is not as `CONTRACTS` has
       it or does not fit the client's sizes, and for what its task says. Nothing is raised but what
       is wrong for everybody: settings (`InputError`), or a bug.
-    - Adapters have the names, shapes and dtype they have in `adapters.cohort`, one client's alone.
+    - Adapters have the names, shapes and dtype they have in `adapters.adapter`.
       In `fit` and `deliver` there is no tensor that `Strategy.travels` keeps at the client.
     - Whoever asks counts the bytes of payloads and replies. A client counts only what its split
       steps send: as if each were one message of `training.split` up, and one down.

@@ -28,6 +28,7 @@ import torch
 from torch import Tensor, nn
 
 from atlas.config.plan import FingerprintSettings, Part
+from atlas.federation.adapters.adapter import is_head, is_head_weight
 from atlas.federation.batching.forward import Model, Outcome, Stack, run
 from atlas.federation.batching.store import ExampleStore, Rows
 from atlas.federation.training.evaluate import EVALUATION_BATCH
@@ -172,7 +173,7 @@ def _fold_gradients(
             total = (each * weights[part][here].to(each.dtype)).sum()
             for layer, gradient in _layer_gradients(total, caught, head).items():
                 key = (part, layer)
-                if layer.startswith(f"head/{store.model.layout.head[-1].name}."):
+                if is_head(layer, store.model.layout.head[-1].name):
                     gradient = gradient[0, :classes]  # the rows beyond are padding
                 found[key] = found[key] + gradient if key in found else gradient
     return found
@@ -180,7 +181,7 @@ def _fold_gradients(
 
 def _is_head_weight(name: str) -> bool:
     """Biases are left out: balanced classes leave them next to nothing, which is all noise."""
-    return name.startswith("head/") and name.endswith(".weight")
+    return is_head_weight(name)
 
 
 @contextmanager
@@ -234,7 +235,7 @@ def _assemble(
     """Layers scaled to length one and put together: added if sketched, side by side if not."""
     sketches: dict[str, Tensor] = {}
     for (part, layer), folds in written.items():
-        name = f"{part}/head" if layer.startswith("head/") else part
+        name = f"{part}/head" if is_head(layer) else part
         rows = torch.stack(folds).to(torch.float32) / max(norms[part][layer], LEAST)
         # Fewer examples than folds: the folds that stayed empty are rows of zeros.
         rows = torch.cat([rows, rows.new_zeros(settings.folds - len(rows), rows.shape[1])])

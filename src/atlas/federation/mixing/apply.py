@@ -17,7 +17,8 @@ import torch
 from torch import Tensor
 
 from atlas.config.plan import RelationSettings
-from atlas.federation.adapters.cohort import Cohort, Member
+from atlas.federation.adapters.adapter import Member, factor_names, heads_of
+from atlas.federation.adapters.cohort import Cohort
 from atlas.federation.server import RunPlan, ServerState
 from atlas.federation.strategies.base import View
 from atlas.ops.clustering.clusters import canonical
@@ -104,12 +105,12 @@ def mix_cohort(cohort: Cohort, weights: Weights, *, space: str, heads: str) -> C
             a, b, size = stack_factors(*layer, w)
         else:
             (a, b), size = MIXERS[space](*layer, w), layer.ranks
-        mixed[f"lora_a/{module}"], mixed[f"lora_b/{module}"] = a, b
+        mixed.update(zip(factor_names(module), (a, b), strict=True))
         ranks.append(size.tolist())
     if heads == "mix":
         overall = weights.mean(0) if weights.dim() == 3 else weights
         within = restrict(overall, same_labels(cohort.members))
-        for name in [name for name in mixed if name.startswith("head/")]:
+        for name in heads_of(mixed):
             mixed[name] = mix_rows(mixed[name], within.to(mixed[name].device))
     return replace(cohort, members=_with_ranks(cohort.members, ranks), tensors=mixed)
 
@@ -119,11 +120,11 @@ def mix_sparsely(cohort: Cohort, weights: SharedRows, *, heads: str) -> Cohort:
     mixed = dict(cohort.tensors)
     for i, module in enumerate(cohort.layout.modules):
         a, b = mix_sparse(*cohort.layer(i), weights)
-        mixed[f"lora_a/{module}"], mixed[f"lora_b/{module}"] = a, b
+        mixed.update(zip(factor_names(module), (a, b), strict=True))
     if heads == "mix":
         sets = canonical([member.label_set for member in cohort.members])
         within = restrict_groups(weights, np.array(sets))
-        for name in [name for name in mixed if name.startswith("head/")]:
+        for name in heads_of(mixed):
             mixed[name] = mix_linear(mixed[name], within)
     return replace(cohort, tensors=mixed)
 

@@ -12,7 +12,14 @@ from itertools import combinations
 import torch
 from torch import Tensor
 
-from atlas.federation.adapters.cohort import Adapter, Cohort, adapter_sha256, adapter_shapes
+from atlas.federation.adapters.adapter import (
+    Adapter,
+    adapter_sha256,
+    adapter_shapes,
+    factor_names,
+    factors_of,
+)
+from atlas.federation.adapters.cohort import Cohort
 from atlas.federation.exchange.message import Message, MessageError, encode
 from atlas.federation.fingerprints.planned import LARGEST_LOGGED
 from atlas.federation.mixing.apply import Weights, describe_error, keeps_own
@@ -38,9 +45,9 @@ def cluster_distance(cohort: Cohort, clusters: Sequence[int] | None) -> float | 
     one, two = torch.tensor(pairs).T
     squares = torch.zeros(len(pairs), dtype=torch.float64)
     for number, module in enumerate(cohort.layout.modules):
-        a = cohort.tensors[f"lora_a/{module}"].to(torch.float64)
+        a, b = (part.to(torch.float64) for part in factors_of(cohort.tensors, module))
         scales = cohort.scales(number).to(a.device)
-        b = cohort.tensors[f"lora_b/{module}"].to(torch.float64) * scales[:, None, None]
+        b = b * scales[:, None, None]
         squares += product_gap((a[one], b[one]), (a[two], b[two])).cpu()
     return float(squares.sqrt().mean())
 
@@ -69,7 +76,7 @@ def unpack_mixtures(message: Message) -> list[Adapter]:
     # type and not isinstance: True is a whole number there.
     if type(offers) is not int or not 0 <= offers <= len(tensors):
         raise MessageError(f"{offers!r} mixtures in {len(tensors)} tensors")
-    mixtures: list[Adapter] = [{} for _ in range(offers)]
+    mixtures: list[Adapter] = [Adapter() for _ in range(offers)]
     for key, value in tensors.items():
         number, _, name = key.partition("|")
         if not number.isdecimal() or int(number) >= offers or not name:
@@ -113,7 +120,7 @@ def check_offers(
 
 
 def _ranks_of(mixture: Adapter, modules: Sequence[str]) -> tuple[int, ...]:
-    factors = (mixture.get(f"lora_a/{module}") for module in modules)
+    factors = (mixture.get(factor_names(module)[0]) for module in modules)
     return tuple(0 if a is None or not a.dim() else a.shape[0] for a in factors)
 
 
@@ -138,7 +145,7 @@ def deliver(
         if client not in asked and bool(own[row]):
             continue
         news = not bool(own[row]) or client in server.refused
-        adapters = [_sent(cohort.take(client), rule) for cohort in mixed] if news else []
+        adapters = [c.take(client).only(rule.travels) for c in mixed] if news else []
         payloads[client] = pack_mixtures(adapters, {"round": server.round})
         sent[client] = [adapter_sha256(adapter) for adapter in adapters]
     taken = {}
@@ -151,10 +158,6 @@ def deliver(
         entry = {"round": server.round, "client": client, **answer, "sha256": facts.get("sha256")}
         server.observe("delivered", entry)
     return taken
-
-
-def _sent(adapter: Adapter, rule: Strategy) -> Adapter:
-    return {name: value for name, value in adapter.items() if rule.travels(name)}
 
 
 def _taken(facts: Mapping[str, object], offers: int) -> Taken:

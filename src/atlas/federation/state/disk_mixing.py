@@ -16,6 +16,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from atlas.federation.adapters.adapter import factor_names, is_head
 from atlas.federation.adapters.cohort import Cohort
 from atlas.federation.state.disk import DiskState, Generation, Spec
 from atlas.ops.clustering.clusters import canonical
@@ -65,8 +66,8 @@ class ModuleOnDisk:
 
     def keep(self, clients: Places) -> None:
         """Copy the factors."""
-        for factor in ("lora_a", "lora_b"):
-            _copy(self.old, self.made, f"{factor}/{self.name}", clients)
+        for name in factor_names(self.name):
+            _copy(self.old, self.made, name, clients)
 
     def mix(self, portion: Portion) -> None:
         """Batched factorisations of the few adapters in each mixture."""
@@ -89,13 +90,13 @@ class ModuleOnDisk:
             self._write(clients, *receive(leading, which, self._layer(clients)))
 
     def _layer(self, clients: Places) -> Layer:
-        a, b = (self.old.read(f"{factor}/{self.name}", clients) for factor in ("lora_a", "lora_b"))
+        a, b = (self.old.read(name, clients) for name in factor_names(self.name))
         ranks = self.ranks[torch.from_numpy(clients)]
         return Layer(a, b, ranks, self.alpha / ranks.to(torch.float64))
 
     def _write(self, clients: Places, a: Tensor, b: Tensor) -> None:
-        self.made.write(f"lora_a/{self.name}", clients, a)
-        self.made.write(f"lora_b/{self.name}", clients, b)
+        for name, value in zip(factor_names(self.name), (a, b), strict=True):
+            self.made.write(name, clients, value)
 
 
 @dataclass(frozen=True)
@@ -184,7 +185,7 @@ def mix_on_disk(
     """
     old = disk.latest()
     alpha, modules = float(old.facts["alpha"]), list(old.facts["modules"])
-    heads = [name for name in old.specs if name.startswith("head/")]
+    heads = [name for name in old.specs if is_head(name)]
     work = divide(weights, most)
     with (
         disk.renew(old.clients, old.specs, old.facts) as made,

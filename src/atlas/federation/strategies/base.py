@@ -16,6 +16,7 @@ from torch import Tensor
 from atlas.config.messages import nearest
 from atlas.config.plan import RelationSettings
 from atlas.errors import InputError
+from atlas.federation.adapters.adapter import is_a, is_head
 from atlas.federation.adapters.cohort import Trains
 from atlas.ops.graph.sparse_rows import SharedRows
 
@@ -88,9 +89,9 @@ class Strategy:
 
     def travels(self, name: str) -> bool:
         """Whether the tensor of that name ever leaves a client."""
-        if name.startswith("head/"):
+        if is_head(name):
             return self.heads == "mix"
-        return self.trains == "both" or not name.startswith("lora_a/")
+        return self.trains == "both" or not is_a(name)
 
 
 STRATEGIES: dict[str, Strategy] = {}

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from atlas.config.federation import TrainSettings
+from atlas.federation.adapters.adapter import factors_of, heads_of, is_head
 from atlas.federation.batching.forward import Stack, run
 from atlas.federation.batching.store import ExampleStore, Rows
 from atlas.federation.training.split import Gradients, Wire, split_gradients
@@ -80,7 +81,7 @@ Moments = dict[str, tuple[Tensor, Tensor]]
 
 @dataclass(frozen=True)
 class Anchor:
-    """What the rows of a stack are pulled to; see `ops.anchor.pull`.
+    """What the rows of a stack are pulled to; see `pull`.
 
     Attributes:
         tensors: As in `Stack`; a row's anchor is in the same place.
@@ -98,7 +99,10 @@ class Anchor:
     def cost(self, stack: Stack, index: Tensor, modules: Sequence[str]) -> Tensor:
         """What the pull adds to the objectives of `stack`, the rows in `index` [n]."""
         there = self.rows(index)
-        found = pull(stack.tensors, there.tensors, stack.scales, modules)
+        pairs = (stack.tensors, there.tensors)
+        layers = [(factors_of(pairs[0], m), factors_of(pairs[1], m)) for m in modules]
+        heads = [(value, there.tensors[name]) for name, value in heads_of(stack.tensors).items()]
+        found = pull(layers, stack.scales, heads)
         return there.strength.to(found.dtype) * found
 
 
@@ -195,7 +199,7 @@ class TrainingState:
             return per_client(rates, like)
 
         def own(name: str) -> Tensor:
-            factor = head_factor if name.startswith("head/") else 1.0
+            factor = head_factor if is_head(name) else 1.0
             return rates * factor * rows.moving(name)
 
         return self.columns.each(own, like)

@@ -19,7 +19,8 @@ from atlas.config.load import load_resolved_federation
 from atlas.data.examples import read_example, render_prompt
 from atlas.data.files import read_records
 from atlas.errors import InputError
-from atlas.federation.adapters.cohort import Layout, Member, initial_cohort
+from atlas.federation.adapters.adapter import Adapter, Layout, Member
+from atlas.federation.adapters.cohort import initial_cohort
 from atlas.federation.batching.forward import Model, Stack, run, stack_cohorts
 from atlas.federation.batching.store import ExampleStore
 from atlas.federation.clients import Task
@@ -129,9 +130,7 @@ def open_client(folder: RunFolder, client: str) -> ClientModel:
     layout = Layout(backbone.name, modules, widths, backbone.head_layers, adapter.alpha)
     ranks = tuple(adapter.layers[module][0].shape[0] for module in modules)
     member = Member(client, ranks, adapter.task.label_set)
-    tensors = {f"lora_a/{m}": adapter.layers[m][0] for m in modules}
-    tensors |= {f"lora_b/{m}": adapter.layers[m][1] for m in modules}
-    tensors |= {f"head/{name}": value for name, value in adapter.head.items()}
+    tensors = Adapter.of({m: adapter.layers[m] for m in modules}, adapter.head)
     dtype = next(iter(tensors.values())).dtype
     cohort = initial_cohort(layout, [member], 0, dtype=dtype, device=backbone.device)
     stack = stack_cohorts([cohort.put({client: tensors})])

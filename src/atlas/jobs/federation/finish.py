@@ -13,7 +13,7 @@ from torch import Tensor
 from atlas.backbones.export import export_adapter
 from atlas.build.federation import Federation
 from atlas.build.models import open_backbone
-from atlas.federation.adapters.cohort import adapter_sha256
+from atlas.federation.adapters.adapter import Adapter, adapter_sha256
 from atlas.federation.exchange.message import decode, encode
 from atlas.federation.exchange.transport import Failure, TaskName
 from atlas.federation.training.evaluate import Scores, majority_scores
@@ -67,33 +67,28 @@ def _test(federation: Federation, arm: str) -> dict[str, Scores]:
     return found
 
 
-def _adapters(federation: Federation) -> dict[str, dict[str, Tensor]]:
+def _adapters(federation: Federation) -> dict[str, Adapter]:
     replies = ask_all(federation, "adapter", {"arm": "final"})
-    return {client: decode(reply).tensors for client, reply in replies.items()}
+    return {client: Adapter(decode(reply).tensors) for client, reply in replies.items()}
 
 
 def _export(
     federation: Federation,
     folder: RunFolder,
-    adapters: Mapping[str, Mapping[str, Tensor]],
+    adapters: Mapping[str, Adapter],
     scores: Mapping[str, Scores],
 ) -> None:
     for holder in federation.holders.values():
         adapter = adapters[holder.id]
         model = federation.models[holder.id]
-        layers = {
-            module: (adapter[f"lora_a/{module}"], adapter[f"lora_b/{module}"])
-            for module in model.layout.modules
-        }
-        head = {k.removeprefix("head/"): v for k, v in adapter.items() if k.startswith("head/")}
         for member in holder.members:
             export_adapter(
                 folder.safe_child(member.id),
                 backbone=open_backbone(federation.config, holder.data.backbone),
                 task=member.task,
-                layers=layers,
+                layers=adapter.layers,
                 alpha=model.layout.alpha,
-                head=head,
+                head=adapter.head,
                 card={
                     "client": member.id,
                     "strategy": federation.plan.strategy.name,

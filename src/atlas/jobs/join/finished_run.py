@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 from safetensors.torch import save as save_tensors
-from torch import Tensor
 
 from atlas.backbones.export import ExportedAdapter, check_base, export_adapter, load_adapter
 from atlas.backbones.transformer import TransformerBackbone
@@ -26,7 +25,7 @@ from atlas.config.federation import FederationConfig
 from atlas.config.load import load_resolved_federation
 from atlas.config.plan import RankSettings
 from atlas.errors import InputError
-from atlas.federation.adapters.cohort import Layout, Member, adapter_shapes
+from atlas.federation.adapters.adapter import Adapter, Layout, Member, adapter_shapes, is_head
 from atlas.federation.clients import ClientData, Task
 from atlas.federation.fingerprints.compare import Sketches
 from atlas.federation.strategies.base import STRATEGIES, Strategy, find_strategy
@@ -128,25 +127,23 @@ def check_layers(folder: RunFolder, clients: Collection[str], norms: Norms) -> N
 
 def _differing(there: set[str], here: set[str]) -> set[str]:
     """Layers that only one side has; a head counts where both have one."""
-    heads = [{name for name in side if name.startswith("head/")} for side in (there, here)]
+    heads = [{name for name in side if is_head(name)} for side in (there, here)]
     return there ^ here if all(heads) else (there - heads[0]) ^ (here - heads[1])
 
 
-def final_adapter(run: FinishedRun, layout: Layout, member: Member) -> dict[str, Tensor]:
+def final_adapter(run: FinishedRun, layout: Layout, member: Member) -> Adapter:
     """What a client ended with, under a cohort's names.
 
     Raises:
         InputError: If it is not of the ranks and layers the run's settings say.
     """
     kept = run.adapters[member.id]
-    tensors = {f"lora_a/{module}": a for module, (a, _) in kept.layers.items()}
-    tensors |= {f"lora_b/{module}": b for module, (_, b) in kept.layers.items()}
-    tensors |= {f"head/{name}": value for name, value in kept.head.items()}
+    tensors = Adapter.of(kept.layers, kept.head)
     shapes = adapter_shapes(layout, member)
     for name, shape in shapes.items():
         if name not in tensors or tensors[name].shape != shape:
             raise InputError(f"the adapter of {member.id} does not fit the run's settings: {name}")
-    return {name: tensors[name] for name in shapes}
+    return Adapter({name: tensors[name] for name in shapes})
 
 
 @dataclass(frozen=True)
@@ -165,7 +162,7 @@ class Joined:
 
     record: Mapping[str, object]
     sketches: Sketches
-    adapter: Mapping[str, Tensor]
+    adapter: Adapter
     layout: Layout
     backbone: TransformerBackbone
     task: Task
@@ -210,11 +207,8 @@ def _export(place: Path, joined: Joined) -> None:
         place,
         backbone=joined.backbone,
         task=joined.task,
-        layers={
-            module: (adapter[f"lora_a/{module}"], adapter[f"lora_b/{module}"])
-            for module in joined.layout.modules
-        },
+        layers=adapter.layers,
         alpha=joined.layout.alpha,
-        head={k.removeprefix("head/"): v for k, v in adapter.items() if k.startswith("head/")},
+        head=adapter.head,
         card=joined.card,
     )

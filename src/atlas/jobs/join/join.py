@@ -16,7 +16,8 @@ from atlas.build.models import open_backbone
 from atlas.config.federation import FederationConfig
 from atlas.config.plan import RankSettings
 from atlas.data.tasks import task_registry
-from atlas.federation.adapters.cohort import Adapter, Cohort, initial_cohort
+from atlas.federation.adapters.adapter import Adapter
+from atlas.federation.adapters.cohort import Cohort, initial_cohort
 from atlas.federation.clients import ClientData
 from atlas.federation.exchange.message import decode
 from atlas.federation.fingerprints.compare import Prints, Sketches, compare_prints

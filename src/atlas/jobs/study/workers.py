@@ -28,7 +28,7 @@ from atlas.config.grid import Case
 from atlas.errors import InputError
 from atlas.jobs.study.cases import Study, folder_name
 from atlas.jobs.study.compare import finish_run
-from atlas.runs.process import stop_after_round
+from atlas.runs.process import stop_after_round, usable_cores
 
 Job = tuple[int, Case, FederationConfig]
 Say = Callable[[int, str], None]
@@ -87,6 +87,16 @@ def run_apart(study: Study, folder: Path, workers: int, say: Say) -> bool:
     if any(codes) and not asked.requested:
         raise RuntimeError(f"a worker ended with exit code {next(filter(None, codes))}")
     return not stopped and not any(codes)
+
+
+def finish_apart(study: Study, parent: Path, workers: int, say: Say) -> tuple[Study, bool]:
+    """Finish a study's runs in several processes that share the cores.
+
+    Returns:
+        The study as it is run, with so many threads a run, and whether all runs are done.
+    """
+    study = with_threads(study, max(1, usable_cores() // workers))
+    return study, run_apart(study, parent / study.name, workers, say)
 
 
 def _ask_to_stop(workers: Sequence[subprocess.Popen[str]]) -> None:

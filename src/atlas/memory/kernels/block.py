@@ -6,16 +6,10 @@ both. Batch and heads are one dimension b throughout.
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
-
-
-def in_given_precision(like: Tensor) -> AbstractContextManager[None]:
-    """Keep autocast out, also where a backward pass is started within it."""
-    return torch.autocast(like.device.type, enabled=False)
 
 
 class Rows(NamedTuple):

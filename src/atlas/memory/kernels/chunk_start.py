@@ -22,7 +22,6 @@ from torch.autograd.function import once_differentiable
 from atlas.memory.kernels.block import (
     Rows,
     combine,
-    in_given_precision,
     leave,
     leave_back,
     row_dots,
@@ -36,6 +35,7 @@ from atlas.memory.kernels.gate_products import (
     stack_chunks,
 )
 from atlas.memory.kernels.omega_window import band
+from atlas.memory.rules.precision import in_given_precision
 from atlas.memory.rules.rule import Steps
 from atlas.ops.newton_schulz import newton_schulz
 

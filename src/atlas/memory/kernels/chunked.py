@@ -93,16 +93,13 @@ class _Walker(NamedTuple):
     start: Tensor
 
 
+@in_full_precision
 def run_chunked(tokens: Tokens, state: MemoryState, rule: Rule) -> tuple[Tensor, MemoryState]:
     """Follow `rule` over T tokens.
 
     Returns:
         Outputs [B, H, T, d_v] in the dtype of the values, and the state after the last token.
     """
-    return in_full_precision(_run, tokens, state, rule)
-
-
-def _run(tokens: Tokens, state: MemoryState, rule: Rule) -> tuple[Tensor, MemoryState]:
     queries, prefix = tokens.queries, state.prefix
     if prefix is not None:
         queries, prefix = project(queries, tokens.keys, prefix)

@@ -26,7 +26,6 @@ from torch.autograd.function import once_differentiable
 from atlas.memory.kernels.block import (
     Rows,
     combine,
-    in_given_precision,
     leave,
     leave_back,
     row_dots,
@@ -39,6 +38,7 @@ from atlas.memory.kernels.gate_products import (
     chunk_factors,
     stack_chunks,
 )
+from atlas.memory.rules.precision import in_given_precision
 
 
 class _Chunk(NamedTuple):

@@ -25,7 +25,8 @@ from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 from torch.nn.functional import pad
 
-from atlas.memory.kernels.block import Ends, Rows, in_given_precision
+from atlas.memory.kernels.block import Ends, Rows
+from atlas.memory.rules.precision import in_given_precision
 
 
 class GateProducts(NamedTuple):

@@ -19,8 +19,23 @@ from torch import Tensor, nn
 from torch.nn.functional import pad
 
 from atlas.memory.kernels.omega_window import blocks_with_past
-from atlas.memory.layer.settings import Heads
+from atlas.memory.layer.settings import LayerSettings
 from atlas.memory.layer.state import WindowState
+
+
+def projection(width: int) -> nn.Linear:
+    """A linear map from tokens to all heads together. No bias: padding of zero stays zero."""
+    return nn.Linear(width, width, bias=False)
+
+
+def split_heads(x: Tensor, heads: int) -> Tensor:
+    """[B, ..., T, H d] -> [B, H, ..., T, d]."""
+    return torch.unflatten(x, -1, (heads, -1)).movedim(-2, 1)
+
+
+def join_heads(x: Tensor) -> Tensor:
+    """[B, H, T, d] -> [B, T, H d]."""
+    return x.transpose(1, 2).flatten(2)
 
 
 class Angles(NamedTuple):
@@ -59,19 +74,14 @@ def rotate(x: Tensor, angles: Angles) -> Tensor:
 class WindowAttention(nn.Module):
     """Attention to a sliding window; what comes out is not yet projected."""
 
-    def __init__(self, heads: Heads, window: int, rope_base: float) -> None:
-        """Attention of each token to itself and the `window - 1` tokens before it.
-
-        Args:
-            heads: Of queries, keys and values.
-            window: w, at least one.
-            rope_base: Of the rotary positions.
-        """
+    def __init__(self, settings: LayerSettings) -> None:
+        """Attention of each token to itself and the `window - 1` tokens before it."""
         super().__init__()
-        self.heads, self.window, self.rope_base = heads, window, rope_base
-        self.q_proj = heads.projection()
-        self.k_proj = heads.projection()
-        self.v_proj = heads.projection()
+        self.heads, self.head_width = settings.heads, settings.head_width
+        self.window, self.rope_base = settings.window, settings.rope_base
+        self.q_proj = projection(settings.width)
+        self.k_proj = projection(settings.width)
+        self.v_proj = projection(settings.width)
 
     def start(self, persistent: Tensor, streams: int) -> WindowState:
         """The state before the first token.
@@ -80,9 +90,9 @@ class WindowAttention(nn.Module):
             persistent: The persistent tokens of every sequence, [B, P, D].
             streams: Vectors that each token brings, S.
         """
-        keys, values = (self.heads.split(p(persistent)) for p in (self.k_proj, self.v_proj))
+        keys, values = (self._split(p(persistent)) for p in (self.k_proj, self.v_proj))
         batch, past = len(persistent), self.window - 1
-        empty = keys.new_zeros(batch, self.heads.count, streams, past, self.heads.width)
+        empty = keys.new_zeros(batch, self.heads, streams, past, self.head_width)
         seen = torch.zeros(batch, past, dtype=torch.bool, device=keys.device)
         return WindowState(empty, empty, seen, keys, values)
 
@@ -101,8 +111,8 @@ class WindowAttention(nn.Module):
             [B, T, H d], and the state after the last token.
         """
         brought = torch.stack([x] if context is None else [x, context], 1)
-        keys = torch.cat([state.keys, self.heads.split(self.k_proj(brought))], -2)
-        values = torch.cat([state.values, self.heads.split(self.v_proj(brought))], -2)
+        keys = torch.cat([state.keys, self._split(self.k_proj(brought))], -2)
+        values = torch.cat([state.values, self._split(self.v_proj(brought))], -2)
         seen = torch.cat([state.seen, real], 1)
         after = slice(x.shape[1], None)
         new = WindowState(
@@ -113,9 +123,12 @@ class WindowAttention(nn.Module):
             prefix_keys=state.prefix_keys,
             prefix_values=state.prefix_values,
         )
-        queries = self.heads.split(self.q_proj(x))
+        queries = self._split(self.q_proj(x))
         out = self._attend(queries, state._replace(keys=keys, values=values, seen=seen))
-        return self.heads.join(out), new
+        return join_heads(out), new
+
+    def _split(self, x: Tensor) -> Tensor:
+        return split_heads(x, self.heads)
 
     def _attend(self, queries: Tensor, window: WindowState) -> Tensor:
         """[B, H, T, d] from T queries and a window that holds w - 1 + T tokens."""

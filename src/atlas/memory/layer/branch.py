@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import normalize, silu
 
+from atlas.memory.layer.attention import join_heads, projection, split_heads
 from atlas.memory.layer.features import feature_size, features, initial_amplitudes, unit_features
 from atlas.memory.layer.gates import Gates, MemoryGates, ReadMode
 from atlas.memory.layer.levels import (
@@ -22,7 +23,7 @@ from atlas.memory.layer.levels import (
     initial_levels,
     run_levels,
 )
-from atlas.memory.layer.settings import Heads, MemorySettings
+from atlas.memory.layer.settings import LayerSettings
 from atlas.memory.layer.state import BranchState
 from atlas.memory.rules.rule import Tokens
 from atlas.memory.rules.state import initial_state
@@ -69,17 +70,18 @@ class CausalConvolution(nn.Module):
 class MemoryBranch(nn.Module):
     """A memory that learns while it reads; what comes out is not yet normalised."""
 
-    def __init__(self, heads: Heads, settings: MemorySettings) -> None:
+    def __init__(self, settings: LayerSettings) -> None:
         """A memory of one matrix per head, [d_k, d]; d_k is d, or the number of its features."""
         super().__init__()
-        self.heads, self.settings = heads, settings
-        self.q_proj = heads.projection()
-        self.k_proj = heads.projection()
-        self.v_proj = heads.projection()
-        self.convolution = CausalConvolution(3 * heads.total, settings.convolution)
-        self.gates = MemoryGates(heads.total, heads.count, settings.rule.window)
-        d_k = heads.width if settings.degree == 1 else feature_size(heads.width, settings.degree)
-        self.initial = nn.Parameter(torch.empty(heads.count, d_k, heads.width))
+        width, heads, d_v = settings.width, settings.heads, settings.head_width
+        self.settings = settings
+        self.q_proj = projection(width)
+        self.k_proj = projection(width)
+        self.v_proj = projection(width)
+        self.convolution = CausalConvolution(3 * width, settings.convolution)
+        self.gates = MemoryGates(width, heads, settings.rule.window)
+        d_k = d_v if settings.degree == 1 else feature_size(d_v, settings.degree)
+        self.initial = nn.Parameter(torch.empty(heads, d_k, d_v))
         if settings.local_rules:
             every = (len(settings.local_rules), *self.initial.shape)
             self.local_initial = nn.Parameter(torch.empty(every))
@@ -107,15 +109,15 @@ class MemoryBranch(nn.Module):
             persistent: The persistent tokens of every sequence, [B, P, D].
             mode: How to read.
         """
-        rule, batch = self.settings.rule, len(persistent)
+        rules, batch = self.settings.rules, len(persistent)
         memory = self.initial.expand(batch, *self.initial.shape)
-        levels = initial_levels(memory, self._local_starts(), self.settings.levels)
+        levels = initial_levels(memory, self._local_starts(), rules, self.settings.shard)
         state = BranchState(levels.shared, self.convolution.start(batch), levels.local)
         if not persistent.shape[1]:
             return state
         real = torch.ones(persistent.shape[:2], dtype=torch.bool, device=persistent.device)
         read = self(persistent, state, real, mode)[1].memory
-        begun = initial_state(read.memory, rule)._replace(prefix=read.prefix)
+        begun = initial_state(read.memory, rules[0])._replace(prefix=read.prefix)
         return state._replace(memory=begun)
 
     def forward(
@@ -134,7 +136,7 @@ class MemoryBranch(nn.Module):
         """
         projected = torch.cat([self.q_proj(x), self.k_proj(x), self.v_proj(x)], -1)
         mixed, tail = self.convolution(projected, state.tail)
-        queries, keys, values = (self.heads.split(part) for part in silu(mixed).chunk(3, -1))
+        queries, keys, values = (self._split(part) for part in silu(mixed).chunk(3, -1))
         gates = self.gates(x, mode.floors)
         here = real[:, None]
         tokens = Tokens(
@@ -147,23 +149,27 @@ class MemoryBranch(nn.Module):
             theta=gates.theta * here,
             gamma=gates.gamma,
         )
-        out, after = self._follow(tokens, LevelsState(state.memory, state.local))
-        return self.heads.join(out), BranchState(after.shared, tail, after.local), gates
+        starts, memories = self._local_starts(), LevelsState(state.memory, state.local)
+        if self.settings.memory_gradient == "detached":
+            tokens = tokens.each(lambda part: part.detach())._replace(queries=tokens.queries)
+            starts = tuple(own.detach() for own in starts)
+            memories = detach_levels(memories)
+        out, after = run_levels(
+            LevelTokens(tokens, (tokens,) * len(starts)),
+            starts,
+            memories,
+            self.settings.rules,
+            self.settings.shard,
+        )
+        return join_heads(out), BranchState(after.shared, tail, after.local), gates
 
     def recall(self, x: Tensor, memory: Tensor) -> Tensor:
         """What M [B, H, d_k, d] answers to tokens [B, T, D], nothing being written: [B, T, H d]."""
-        queries = self._queries(self.heads.split(silu(self.q_proj(x))))
-        return self.heads.join((queries.to(memory.dtype) @ memory).to(x.dtype))
+        queries = self._queries(self._split(silu(self.q_proj(x))))
+        return join_heads((queries.to(memory.dtype) @ memory).to(x.dtype))
 
-    def _follow(self, tokens: Tokens, state: LevelsState) -> tuple[Tensor, LevelsState]:
-        """What all memories say together, [B, H, T, d], and their states after it."""
-        starts = self._local_starts()
-        if self.settings.gradient == "detached":
-            tokens = tokens.each(lambda part: part.detach())._replace(queries=tokens.queries)
-            starts = tuple(own.detach() for own in starts)
-            state = detach_levels(state)
-        each = LevelTokens(tokens, (tokens,) * len(starts))
-        return run_levels(each, starts, state, self.settings.levels)
+    def _split(self, x: Tensor) -> Tensor:
+        return split_heads(x, self.settings.heads)
 
     def _local_starts(self) -> tuple[Tensor, ...]:
         """[H, d_k, d] for each local memory."""

@@ -10,70 +10,18 @@ from what it is after reading them. Both are part of the state, so cutting a seq
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Literal, get_args
-
 import torch
 from torch import Tensor, nn
 
-from atlas.errors import InputError
-from atlas.memory.layer.attention import WindowAttention
+from atlas.memory.layer.attention import WindowAttention, projection
 from atlas.memory.layer.branch import MemoryBranch
 from atlas.memory.layer.gates import PLAIN_READ, ReadMode
 from atlas.memory.layer.observe import LayerView
 from atlas.memory.layer.placement import PLACEMENTS, LayerInput, LayerParts, Placed
-from atlas.memory.layer.settings import Heads, MemorySettings, Stage
+from atlas.memory.layer.settings import LayerSettings, Stage
 from atlas.memory.layer.state import LayerState
 
-PlacementName = Literal["gate", "context", "layer", "none"]
 PERSISTENT_SPREAD = 0.02
-
-
-@dataclass(frozen=True)
-class LayerSettings:
-    """What kind of layer.
-
-    Attributes:
-        heads: Of attention and memory; together as wide as a token.
-        window: Tokens that attention sees, itself included.
-        placement: Where the memory stands (see `mixture`); `none` is attention alone.
-        memory: What kind of memory.
-        persistent: Tokens that belong to no text, P.
-        segment: Tokens for which the memory is asked at once, for the placement `context`.
-        rope_base: Of the rotary positions.
-        eps: Of the norms.
-    """
-
-    heads: Heads
-    window: int
-    placement: PlacementName = "gate"
-    memory: MemorySettings = MemorySettings()
-    persistent: int = 4
-    segment: int = 16
-    rope_base: float = 10000.0
-    eps: float = 1e-6
-
-    def __post_init__(self) -> None:
-        """Refuse what is not a layer."""
-        if self.placement not in get_args(PlacementName):
-            allowed = ", ".join(get_args(PlacementName))
-            raise InputError(f"placement: {self.placement!r}; allowed: {allowed}")
-        for name, least in (("window", 1), ("persistent", 0), ("segment", 1)):
-            if getattr(self, name) < least:
-                raise InputError(f"{name}: {getattr(self, name)}; allowed: {least} or more")
-        if self.heads.width % 2:
-            raise InputError(f"heads of {self.heads.width} channels; allowed: an even number")
-
-    @property
-    def padding_before(self) -> bool:
-        """Whether padding before a text changes nothing: it must not move where things begin.
-
-        Chunks, shards and segments are counted from the start of what is read.
-        """
-        if self.placement == "none":
-            return True
-        counted = self.memory.rule.gradient == "chunk-start" or bool(self.memory.local_rules)
-        return self.placement != "context" and not counted
 
 
 class MemoryLayer(nn.Module):
@@ -82,17 +30,16 @@ class MemoryLayer(nn.Module):
     def __init__(self, settings: LayerSettings) -> None:
         """A layer with random weights."""
         super().__init__()
-        heads, width = settings.heads, settings.heads.total
-        self.settings = settings
+        width, self.settings = settings.width, settings
         self.persistent = nn.Parameter(torch.empty(settings.persistent, width))
-        self.attention = WindowAttention(heads, settings.window, settings.rope_base)
+        self.attention = WindowAttention(settings)
         self.attention_norm = nn.RMSNorm(width, eps=settings.eps)
         self.memory: MemoryBranch | None = None
         if settings.placement != "none":
-            self.memory = MemoryBranch(heads, settings.memory)
+            self.memory = MemoryBranch(settings)
             self.memory_norm = nn.RMSNorm(width, eps=settings.eps)
-            self.share_proj = heads.projection()
-        self.o_proj = heads.projection()
+            self.share_proj = projection(width)
+        self.o_proj = projection(width)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -105,9 +52,9 @@ class MemoryLayer(nn.Module):
         Raises:
             InputError: The layer's memories cannot have such chunks.
         """
-        self.settings = replace(self.settings, memory=self.settings.memory.at(stage))
+        self.settings = self.settings.at(stage)
         if self.memory is not None:
-            self.memory.settings = self.settings.memory
+            self.memory.settings = self.settings
 
     def start(self, batch: int, mode: ReadMode = PLAIN_READ) -> LayerState:
         """The state before the first token of `batch` sequences; gradients reach what it is of."""

@@ -9,7 +9,6 @@ ones. Local rules may have `queries="projected"`; their prefix goes back with th
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
@@ -20,20 +19,6 @@ from atlas.memory.kernels.chunked import run_rule
 from atlas.memory.rules.naive import run_naive
 from atlas.memory.rules.rule import Rule, Tokens
 from atlas.memory.rules.state import MemoryState, detach, from_tensors, initial_state, to_tensors
-
-
-@dataclass(frozen=True)
-class Levels:
-    """The rule of the shared memory, those of the local ones, and the tokens of a shard."""
-
-    shared: Rule
-    local: tuple[Rule, ...]
-    shard: int
-
-    def __post_init__(self) -> None:
-        """Refuse shards of no length."""
-        if self.shard < 1:
-            raise InputError(f"shard: {self.shard}; allowed: 1 or more")
 
 
 class LevelsState(NamedTuple):
@@ -54,19 +39,22 @@ class LevelTokens(NamedTuple):
     local: tuple[Tokens, ...]
 
 
-def initial_levels(memory: Tensor, starts: Sequence[Tensor], levels: Levels) -> LevelsState:
+def initial_levels(
+    memory: Tensor, starts: Sequence[Tensor], rules: Sequence[Rule], shard: int
+) -> LevelsState:
     """The state before the first token.
 
     Args:
         memory: Where the shared memory starts, [B, H, d_k, d_v].
         starts: Where each local one starts, and goes back to, [H, d_k, d_v].
-        levels: The rules.
+        rules: Of all memories, the shared one first.
+        shard: Tokens of a shard.
     """
-    pairs = zip(starts, levels.local, strict=True)
+    pairs = zip(starts, rules[1:], strict=True)
     local = tuple(
-        _fresh(start, len(memory), rule)._replace(position=levels.shard) for start, rule in pairs
+        _fresh(start, len(memory), rule)._replace(position=shard) for start, rule in pairs
     )
-    return LevelsState(initial_state(memory, levels.shared), local)
+    return LevelsState(initial_state(memory, rules[0]), local)
 
 
 def detach_levels(state: LevelsState) -> LevelsState:
@@ -82,14 +70,18 @@ def levels_to_tensors(state: LevelsState) -> dict[str, Tensor]:
     return flat
 
 
-def levels_from_tensors(flat: Mapping[str, Tensor], levels: Levels) -> LevelsState:
+def levels_from_tensors(flat: Mapping[str, Tensor], local_memories: int) -> LevelsState:
     """Read back what `levels_to_tensors` made."""
-    local = tuple(from_tensors(flat, f"local.{i}.") for i in range(len(levels.local)))
+    local = tuple(from_tensors(flat, f"local.{i}.") for i in range(local_memories))
     return LevelsState(from_tensors(flat, "shared."), local)
 
 
 def run_levels(
-    tokens: LevelTokens, starts: Sequence[Tensor], state: LevelsState, levels: Levels
+    tokens: LevelTokens,
+    starts: Sequence[Tensor],
+    state: LevelsState,
+    rules: Sequence[Rule],
+    shard: int,
 ) -> tuple[Tensor, LevelsState]:
     """Follow all rules over T tokens, shards in parallel.
 
@@ -97,7 +89,8 @@ def run_levels(
         tokens: For every memory.
         starts: What local memories go back to, [H, d_k, d_v] each.
         state: Before the first token.
-        levels: The rules.
+        rules: Of all memories, the shared one first.
+        shard: Tokens of a shard.
 
     Returns:
         Outputs [B, H, T, d_v] and the state after the last token.
@@ -105,36 +98,28 @@ def run_levels(
     Raises:
         InputError: The state is further into a chunk than the rule's chunks are long.
     """
-    for own, rule in zip((state.shared, *state.local), (levels.shared, *levels.local), strict=True):
+    for own, rule in zip((state.shared, *state.local), rules, strict=True):
         if own.offset >= rule.chunk:
             raise InputError(
                 f"the state is {own.offset} tokens into a chunk; allowed: less than the rule's "
                 f"chunk of {rule.chunk}. It was made with other chunks: start the text anew"
             )
-    output, shared = run_rule(tokens.shared, state.shared, levels.shared)
-    return _add_local(
-        output,
-        shared,
-        [
-            _run_shards(*own, levels.shard)
-            for own in zip(tokens.local, starts, state.local, levels.local, strict=True)
-        ],
-    )
+    output, shared = run_rule(tokens.shared, state.shared, rules[0])
+    local = zip(tokens.local, starts, state.local, rules[1:], strict=True)
+    return _add_local(output, shared, [_run_shards(*own, shard) for own in local])
 
 
 def run_levels_naive(
-    tokens: LevelTokens, starts: Sequence[Tensor], state: LevelsState, levels: Levels
+    tokens: LevelTokens,
+    starts: Sequence[Tensor],
+    state: LevelsState,
+    rules: Sequence[Rule],
+    shard: int,
 ) -> tuple[Tensor, LevelsState]:
     """The same, token by token: the law that `run_levels` is tested against."""
-    output, shared = run_naive(tokens.shared, state.shared, levels.shared)
-    return _add_local(
-        output,
-        shared,
-        [
-            _run_tokens(*own, levels.shard)
-            for own in zip(tokens.local, starts, state.local, levels.local, strict=True)
-        ],
-    )
+    output, shared = run_naive(tokens.shared, state.shared, rules[0])
+    local = zip(tokens.local, starts, state.local, rules[1:], strict=True)
+    return _add_local(output, shared, [_run_tokens(*own, shard) for own in local])
 
 
 def _add_local(

@@ -26,16 +26,13 @@ class _Token(NamedTuple):
     gamma: Tensor
 
 
+@in_full_precision
 def run_naive(tokens: Tokens, state: MemoryState, rule: Rule) -> tuple[Tensor, MemoryState]:
     """Follow `rule` over T tokens, one after the other.
 
     Returns:
         Outputs [B, H, T, d_v] in the dtype of the values, and the state after the last token.
     """
-    return in_full_precision(_loop, tokens, state, rule)
-
-
-def _loop(tokens: Tokens, state: MemoryState, rule: Rule) -> tuple[Tensor, MemoryState]:
     steps = settle(tokens, rule)
     rows = [part.unbind(2) for part in (*tokens[:3], *steps)]
     outputs = []

@@ -3,30 +3,39 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
+from functools import wraps
 
 import torch
 from torch import Tensor
 
-from atlas.memory.kernels.block import in_given_precision
 from atlas.memory.rules.rule import Rule, Tokens
 from atlas.memory.rules.state import MemoryState, cast
 
 Run = Callable[[Tokens, MemoryState, Rule], tuple[Tensor, MemoryState]]
 
 
-def in_full_precision(
-    run: Run, tokens: Tokens, state: MemoryState, rule: Rule
-) -> tuple[Tensor, MemoryState]:
+def in_given_precision(like: Tensor) -> AbstractContextManager[None]:
+    """Keep autocast out, also where a backward pass is started within it."""
+    return torch.autocast(like.device.type, enabled=False)
+
+
+def in_full_precision(run: Run) -> Run:
     """Run in float32 or better, outside autocast; outputs come back in the values' dtype.
 
     A memory adds up thousands of small writes, which half precision would swallow. The state stays
     in the precision that was worked in.
     """
-    _check(tokens, state, rule)
-    given, dtype = tokens.values.dtype, torch.promote_types(tokens.keys.dtype, torch.float32)
-    with in_given_precision(tokens.keys):
-        outputs, state = run(tokens.each(lambda part: part.to(dtype)), cast(state, dtype), rule)
-    return outputs.to(given), state
+
+    @wraps(run)
+    def run_checked(tokens: Tokens, state: MemoryState, rule: Rule) -> tuple[Tensor, MemoryState]:
+        _check(tokens, state, rule)
+        given, dtype = tokens.values.dtype, torch.promote_types(tokens.keys.dtype, torch.float32)
+        with in_given_precision(tokens.keys):
+            outputs, state = run(tokens.each(lambda part: part.to(dtype)), cast(state, dtype), rule)
+        return outputs.to(given), state
+
+    return run_checked
 
 
 def _check(tokens: Tokens, state: MemoryState, rule: Rule) -> None:

@@ -9,73 +9,21 @@ token t, with the last c keys k_i and values v_i and their weights gamma:
     o_t = q_t M_t
 
 c = 1 is Titans (arXiv 2501.00663), c > 1 the Omega rule of ATLAS (arXiv 2505.23735). M' and w_t
-are what the fields of `Rule` choose.
+are what the fields of `Rule` choose. It is declared with the other settings, in `config.memory`,
+so that a settings file and a kernel mean the same by it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Literal, NamedTuple, get_args
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from atlas.errors import InputError
+from atlas.config.memory import Rule
 
-Gradient = Literal["exact", "chunk-start"]
-Weighting = Literal["added", "both", "step", "none"]
-Read = Literal["after", "before"]
-LearnerName = Literal["momentum", "newton-schulz"]
-Queries = Literal["plain", "projected"]
-
-
-@dataclass(frozen=True)
-class Rule:
-    """One memory rule.
-
-    Attributes:
-        gradient: Where errors are measured. `exact`: M' = M_{t-1}. `chunk-start`: M' is the memory
-            at the start of the token's chunk, which makes the chunk size part of the function.
-        chunk: Tokens per chunk; for `exact` a matter of speed alone.
-        window: c, the tokens whose errors count at each step.
-        weighting: `added`: w_t = 1 - eta_t, so that no step counts for more than theta_t however
-            long it is carried. `step`: theta_t is multiplied by 1 - eta_t instead, and w_t = 1.
-            `both`: S_t is a running mean and is added with weight 1 - eta_t; slower, and the one
-            that withstands gates in resonance with the keys. `none`: w_t = 1. `step` and `none`
-            diverge under changing gates and are kept as controls.
-        read: `after` the write of the same token, or `before` it.
-        learner: `newton-schulz` orthogonalises S_t before it is added; theta_t then scales what
-            is added, as the size of S_t no longer counts. Needs chunk-start gradients.
-        queries: `projected`: onto the keys seen so far (see `projection`).
-    """
-
-    gradient: Gradient = "exact"
-    chunk: int = 64
-    window: int = 1
-    weighting: Weighting = "added"
-    read: Read = "after"
-    learner: LearnerName = "momentum"
-    queries: Queries = "plain"
-
-    def __post_init__(self) -> None:
-        """Refuse what is not a rule."""
-        named = {
-            "gradient": Gradient,
-            "weighting": Weighting,
-            "read": Read,
-            "learner": LearnerName,
-            "queries": Queries,
-        }
-        for name, choices in named.items():
-            if getattr(self, name) not in get_args(choices):
-                allowed = ", ".join(get_args(choices))
-                raise InputError(f"{name}: {getattr(self, name)!r}; allowed: {allowed}")
-        for name in ("chunk", "window"):
-            if getattr(self, name) < 1:
-                raise InputError(f"{name}: {getattr(self, name)}; allowed: 1 or more")
-        if self.learner == "newton-schulz" and self.gradient == "exact":
-            raise InputError("learner: newton-schulz; allowed with gradient: chunk-start only")
+__all__ = ["Rule", "Steps", "Tokens", "settle"]
 
 
 class Tokens(NamedTuple):

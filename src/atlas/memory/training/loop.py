@@ -87,32 +87,32 @@ class MemoryTrainer:
         rate = own.lr * rate_at(own.schedule, (number + 0.5) / own.steps, own.warmup)
         for group in self.optimiser.param_groups:
             group["lr"] = rate
-        logits, memory = self._read(lines.ids, self.floors(number), watched=watched)
-        loss = _loss(logits, lines.targets, "mean")
+        out = self.model(
+            input_ids=lines.ids,
+            use_cache=False,
+            floors=self.floors(number),
+            output_memory=watched,
+        )
+        loss = _loss(out.logits, lines.targets, "mean")
         self.optimiser.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
         limit = torch.inf if own.clip is None else own.clip
         norm = nn.utils.clip_grad_norm_(self.model.parameters(), limit)
         self.optimiser.step()
-        return Step(float(loss.detach()), rate, float(norm), memory)
+        return Step(float(loss.detach()), rate, float(norm), out.memory)
 
     @torch.no_grad()
     def score(self, lines: Lines, done: int) -> Score:
         """How well sequences it was not trained on are answered after `done` steps."""
-        loss, right, memory = 0.0, 0, {}
+        loss, right, floors = 0.0, 0, self.floors(done)
+        memory: dict[str, float] = {}
         for ids, targets in _pieces(lines, self.settings.batch):
-            logits, found = self._read(ids, self.floors(done), watched=True)
-            loss += float(_loss(logits, targets, "sum"))
-            right += int((logits.argmax(-1) == targets).sum())
-            memory = found or {}
+            out = self.model(input_ids=ids, use_cache=False, floors=floors, output_memory=True)
+            loss += float(_loss(out.logits, targets, "sum"))
+            right += int((out.logits.argmax(-1) == targets).sum())
+            memory = out.memory or {}
         answers = int((lines.targets != IGNORED).sum())
         return Score(loss / answers, right / answers, memory)
-
-    def _read(
-        self, ids: Tensor, floors: Floors, *, watched: bool
-    ) -> tuple[Tensor, dict[str, float] | None]:
-        out = self.model(input_ids=ids, use_cache=False, floors=floors, output_memory=watched)
-        return out.logits, out.memory
 
     def tensors(self) -> dict[str, Tensor]:
         """Weights and moments by name; a tied weight is there once."""

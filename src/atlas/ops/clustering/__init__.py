@@ -1,1 +1,11 @@
 """Groups of points: partitions, how good they are, and whether a split is real."""
+
+from atlas.exports import exports
+
+__all__, __getattr__, __dir__ = exports(
+    __name__,
+    {
+        "clusters": ["adjusted_rand", "choose_k", "kmeans_partitions", "purity"],
+        "stability": ["bootstrap_stability", "real_splits"],
+    },
+)

@@ -15,7 +15,7 @@ factors says nothing, and by the numbers of their heads.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -207,28 +207,21 @@ def row_key(row: Tensor) -> bytes:
 
 
 def pull(
-    tensors: Mapping[str, Tensor],
-    anchor: Mapping[str, Tensor],
+    layers: Sequence[tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]],
     scales: Sequence[Tensor],
-    modules: Sequence[str],
+    heads: Sequence[tuple[Tensor, Tensor]],
 ) -> Tensor:
     """Half the squared distance of every row of a stack to its anchor [n]; differentiable.
 
     Args:
-        tensors: `lora_a/<module>` [n, R, d_in], `lora_b/<module>` [n, d_out, R] and `head/...`
-            [n, ...]; padded slots are zero and their gradients too.
-        anchor: Tensors of the same names and shapes.
+        layers: For every module (A [n, R, d_in], B [n, d_out, R]) and the anchor's; padded slots
+            are zero and their gradients too.
         scales: What turns B @ A into a layer's change, one vector [n] per module.
-        modules: Names of the adapted modules, in the order of `scales`.
+        heads: Tensors of the head [n, ...] and the anchor's.
     """
-    squares = [
-        (tensors[name] - anchor[name]).square().flatten(1).sum(1)
-        for name in tensors
-        if name.startswith("head/")
-    ]
-    for module, scale in zip(modules, scales, strict=True):
-        a, b = f"lora_a/{module}", f"lora_b/{module}"
-        gap = product_gap((tensors[a], tensors[b]), (anchor[a], anchor[b]))
+    squares = [(here - there).square().flatten(1).sum(1) for here, there in heads]
+    for (here, there), scale in zip(layers, scales, strict=True):
+        gap = product_gap(here, there)
         squares.append(scale.to(gap.dtype).square() * gap)
     return 0.5 * torch.stack(squares).sum(0)
 
