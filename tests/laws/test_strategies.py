@@ -40,7 +40,7 @@ def make_view(n=4):
         round=1,
         features=unit_rows(torch.randn(n, 3, generator=draw, dtype=torch.float64)),
         clusters=(0, 1, 0, 1)[:n],
-        norms=torch.tensor([2.0, 0.5, 1.5, 4.0][:n], dtype=torch.float64),
+        norms=lambda: torch.tensor([2.0, 0.5, 1.5, 4.0][:n], dtype=torch.float64),
     )
 
 
@@ -87,7 +87,7 @@ def test_client_order_is_irrelevant(name):
         tasks=tuple(view.tasks[i] for i in order),
         features=view.features[order],
         clusters=tuple(view.clusters[i] for i in order),
-        norms=view.norms[order],
+        norms=lambda: view.norms()[order],
     )
     relation = STRATEGIES[name].relation
     assert torch.allclose(relation(shuffled), relation(view)[order][:, order])

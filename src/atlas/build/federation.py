@@ -23,13 +23,14 @@ from atlas.config.federation import FederationConfig
 from atlas.config.plan import FingerprintSettings
 from atlas.data.clients import load_clients
 from atlas.engines.local.engine import LocalEngine
-from atlas.engines.local.groups import ACCEPTS, ClientGroup
+from atlas.engines.local.groups import ClientGroup
 from atlas.errors import InputError
 from atlas.federation import strategies as strategies
 from atlas.federation.adapters.adapter import adapter_shapes, is_head
 from atlas.federation.adapters.cohort import Cohort
 from atlas.federation.batching.forward import Model
 from atlas.federation.clients import POOLS, ClientData, Holder
+from atlas.federation.exchange.contents import SHARES
 from atlas.federation.fingerprints.take import print_shapes
 from atlas.federation.server import RunPlan, ServerState
 from atlas.federation.strategies.base import Strategy, find_strategy
@@ -62,6 +63,11 @@ class Federation:
         """The ranks of every holder's adapter."""
         cohorts = self.state.cohorts.values()
         return {m.id: m.ranks for cohort in cohorts for m in cohort.members}
+
+    @property
+    def has_shadows(self) -> bool:
+        """Whether every client is also trained alone, to be compared with."""
+        return _trains_alone(self.config, self.plan.strategy)
 
     @cached_property
     def identity(self) -> dict[str, str]:
@@ -207,7 +213,7 @@ def _group(
     start: Cohort,
 ) -> ClientGroup:
     arms = {"held": replace(start, trains=strategy.trains)}
-    if (config.alone is True or strategy.keep_best) and strategy.pool == "none":
+    if _trains_alone(config, strategy):
         arms["shadow"] = start
     if strategy.anchor == "global":
         arms["personal"] = start
@@ -222,10 +228,15 @@ def _group(
         weigh=config.train.weigh,
         margin=config.keep_margin,
         splits=fixed_splits(config, model.backbone, [holder.id for holder in holders]),
-        shares=ACCEPTS if strategy.keep_best or free else (1.0,),
+        shares=SHARES if strategy.keep_best or free else (1.0,),
         accepting="fittest" if free else "unless worse",
         deliver=strategy.deliver,
     )
+
+
+def _trains_alone(config: FederationConfig, strategy: Strategy) -> bool:
+    """Whether a shadow of each client is trained alone."""
+    return (config.alone is True or strategy.keep_best) and strategy.pool == "none"
 
 
 def _free_step(config: FederationConfig, strategy: Strategy) -> bool:

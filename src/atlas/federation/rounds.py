@@ -57,15 +57,15 @@ def run_round(plan: RunPlan, state: ServerState, transport: Transport, observe: 
     for name, cohort in list(state.cohorts.items()):
         replied = {c: m.tensors for c, m in accepted.items() if c in cohort.places}
         trained = cohort.put(replied)
-        weights = relate(plan, state, trained, set(replied), number)
+        view = view_of(plan, state, trained, number)
+        weights = relate(plan, view, set(replied))
         mixed = [mix_cohort(trained, w, space=rule.space, heads=rule.heads) for w in weights]
         state.cohorts[name] = trained
         taken = deliver(server, mixed, weights, set(clients), rule)
         if rule.deliver == "merge":
             begun = [client for client, found in taken.items() if found.accept]
             state.cohorts[name] = restart(trained, begun, plan.seed)
-        clusters = view_of(plan, state, trained, number).clusters
-        entry = describe_mixing(Mixing(trained, weights, mixed, clusters), taken)
+        entry = describe_mixing(Mixing(trained, weights, mixed, view.clusters), taken)
         observe("mixed", {"round": number, **entry})
     if plan.validate_every and number % plan.validate_every == 0:
         _validate(state, server)

@@ -15,17 +15,44 @@ from atlas.config.plan import (
 from atlas.federation.adapters.cohort import Cohort
 from atlas.federation.capacity.grant import Site
 from atlas.federation.exchange.message import MessageError, decode
-from atlas.federation.exchange.transport import (
-    DIRECTIONS,
-    Failure,
-    Ledger,
-    Reply,
-    TaskName,
-    Transport,
-)
+from atlas.federation.exchange.transport import Direction, Failure, Reply, TaskName, Transport
 from atlas.federation.fingerprints.planned import CohortPlan
 from atlas.federation.strategies.base import Looks, Strategy
 from atlas.runs.events import Observe
+
+DIRECTIONS: tuple[Direction, ...] = ("up", "down")
+
+
+@dataclass
+class Ledger:
+    """Bytes per client and direction, counted on the messages themselves.
+
+    `split` is the part of all of them that split steps sent.
+    """
+
+    totals: dict[str, dict[Direction, int]] = field(default_factory=dict)
+    split: dict[Direction, int] = field(default_factory=lambda: {"up": 0, "down": 0})
+
+    def count(self, messages: Mapping[str, Reply], direction: Direction) -> int:
+        """Add the sizes of messages; returns their sum."""
+        added = 0
+        for client, message in messages.items():
+            size = len(message) if isinstance(message, bytes) else 0
+            entry = self.totals.setdefault(client, {"up": 0, "down": 0})
+            entry[direction] += size
+            added += size
+        return added
+
+    def count_split(self, client: str, sizes: Mapping[Direction, int]) -> None:
+        """Add what the split steps of a client's round sent, as its engine counted it."""
+        entry = self.totals.setdefault(client, {"up": 0, "down": 0})
+        for direction, size in sizes.items():
+            entry[direction] += size
+            self.split[direction] += size
+
+    def total(self, direction: Direction) -> int:
+        """All bytes in one direction."""
+        return sum(entry[direction] for entry in self.totals.values())
 
 
 @dataclass

@@ -98,6 +98,18 @@ def test_choices_are_ranked_by_loss_per_token():
     assert score_choices(losses, examples)["accuracy"] == wanted
 
 
+def test_ends_are_left_out_of_a_copy():
+    group = assemble(causal_config(), [client("p1", PICK, chosen, 7)]).engine.groups[0]
+    whole, rows = group.store, group.store.rows("p1/train")
+    targets, counts = whole.targets.clone(), whole.counts_of(rows)
+    bare = whole.without_ends()
+    assert (bare.counts_of(rows) == counts - 1).all()
+    assert torch.equal(whole.targets, targets) and (whole.counts_of(rows) == counts).all()
+    # Texts of a classification task have no targets to leave out.
+    plain = assemble(make_config(), [make_client("s1")]).engine.groups[0].store
+    assert plain.without_ends().targets is None
+
+
 def test_majority_of_free_answers_and_choices():
     examples = free(1, 9)
     answers = [example.answer for example in examples]

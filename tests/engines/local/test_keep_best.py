@@ -18,8 +18,8 @@ from atlas.engines.local.deliver import (
     fitness,
     validate,
 )
-from atlas.engines.local.groups import ACCEPTS
 from atlas.federation.adapters.adapter import adapter_sha256
+from atlas.federation.exchange.contents import SHARES
 from atlas.federation.exchange.message import encode
 from atlas.federation.mixing.deliver import Taken
 from atlas.federation.rounds import run_round
@@ -65,7 +65,7 @@ def test_the_fittest_share_is_never_worse_on_validation_than_ones_own():
     tried = {
         client: {
             share: losses_of(group, blend(own, own.put({client: offers[client][0]}), share), client)
-            for share in ACCEPTS
+            for share in SHARES
         }
         for client in offers
     }

@@ -45,3 +45,21 @@ def test_absent_texts_take_no_room_but_every_row_has_a_token():
     assert plan.packing.real.sum(1).tolist() == wanted
     assert plan.packing.real.shape[1] == -(-max(wanted) // ALIGNED) * ALIGNED
     assert plan.packing.mask.any(1).all()
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_what_is_filled_up_is_filled_from_the_same_row(seed):
+    """Elsewhere a client whose numbers are NaN would be met by others: 0 * NaN is NaN."""
+    lengths, _, present = example(seed)
+    plan = pack(lengths, present, torch.device("cpu"))
+    packing, pages, texts = plan.packing, plan.packing.pages, lengths.shape[1]
+    size = packing.real.shape[1]
+    row = torch.arange(packing.real.numel()) // size
+    assert not packing.real.all() and bool((pages.text < 0).any())
+    assert torch.equal(plan.text.flatten() // texts, row)
+    assert torch.equal(packing.back // packing.mask.shape[1] // texts, row)
+    text_row = torch.arange(len(packing.slots)) // texts
+    assert bool((packing.slots // size == text_row[:, None]).all())
+    page_row = pages.text.max(1).values // texts
+    assert bool((pages.slots // size == page_row[:, None]).all())
+    assert torch.equal(page_row[pages.back // pages.slots.shape[1]], row)

@@ -88,7 +88,7 @@ def test_hetlora_pads_with_zeros_and_cuts_to_each_rank():
 
 def test_hetlora_falls_back_to_data_shares_where_nothing_was_learned():
     view = View(("x", "y"), torch.tensor([1.0, 3.0]).double(), ("t", "t"), 1)
-    view = replace(view, norms=torch.zeros(2, dtype=torch.float64))
+    view = replace(view, norms=lambda: torch.zeros(2, dtype=torch.float64))
     assert torch.equal(norm_shares(view), data_shares(view))
     with pytest.raises(ValueError, match="needs the norms"):
         norm_shares(replace(view, norms=None))

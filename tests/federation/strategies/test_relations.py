@@ -322,7 +322,8 @@ def setting(strategy="mira", sketches=None, *, members=None, absent="restrict", 
 
 
 def related(plan, state, cohort, replied=None, number=1):
-    return relate(plan, state, cohort, set(cohort.clients) if replied is None else replied, number)
+    view = view_of(plan, state, cohort, number)
+    return relate(plan, view, set(cohort.clients) if replied is None else replied)
 
 
 def test_w_of_a_round_is_what_the_relation_says():

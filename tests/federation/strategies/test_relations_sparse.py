@@ -136,7 +136,7 @@ def test_a_round_of_many_has_the_w_of_few():
     present = torch.tensor([client in replied for client in cohort.clients])
     for name, relation in (("mira", diffusion), ("atlas", diffusion), ("cluster", cluster_mean)):
         plan, state = setting(name, cohort)
-        (weights,) = relate(plan, state, cohort, replied, 1)
+        (weights,) = relate(plan, view_of(plan, state, cohort, 1), replied)
         assert isinstance(weights, SharedRows)
         wanted = restrict(relation(view_of(plan, state, cohort, 1)), present)
         if name == "mira":  # who is absent keeps its own
@@ -149,8 +149,8 @@ def test_choices_and_warmup_of_many():
     cohort = make_cohort()
     plan, state = setting("mira", cohort, alpha="auto", warmup=1)
     everybody = set(cohort.clients)
-    assert len(relate(plan, state, cohort, everybody, 2)) == len(ALPHAS)
-    (still,) = relate(plan, state, cohort, everybody, 1)
+    assert len(relate(plan, view_of(plan, state, cohort, 2), everybody)) == len(ALPHAS)
+    (still,) = relate(plan, view_of(plan, state, cohort, 1), everybody)
     assert same(still, identity(MANY)) and bool(keeps_own(still).all())
     assert not same(still, identity(5))
 
@@ -159,7 +159,7 @@ def test_choices_and_warmup_of_many():
 def test_a_cohort_of_many_is_mixed_as_one_of_few(heads):
     cohort = make_cohort()
     plan, state = setting("atlas", cohort)
-    (weights,) = relate(plan, state, cohort, set(cohort.clients), 1)
+    (weights,) = relate(plan, view_of(plan, state, cohort, 1), set(cohort.clients))
     dense = weights.dense()
     for space in ("product", "factors"):
         found = mix_cohort(cohort, weights, space=space, heads=heads)
@@ -174,7 +174,7 @@ def test_a_cohort_of_many_is_mixed_as_one_of_few(heads):
 def test_w_of_many_is_not_written_into_the_events():
     cohort = make_cohort()
     plan, state = setting("atlas", cohort)
-    weights = relate(plan, state, cohort, set(cohort.clients), 1)
+    weights = relate(plan, view_of(plan, state, cohort, 1), set(cohort.clients))
     mixed = [mix_cohort(cohort, w, space="product", heads="mix") for w in weights]
     entry = describe_mixing(Mixing(cohort, weights, mixed, None), {})
     assert entry == {"cohort": "law"}
@@ -193,7 +193,7 @@ def test_a_round_of_many_delivers_what_w_says():
     run_round(plan, state, engine, lambda event, fields: None)
     assert not state.failures and not state.refused
     (trained,) = state.cohorts.values()
-    (weights,) = relate(plan, state, trained, set(trained.clients), 1)
+    (weights,) = relate(plan, view_of(plan, state, trained, 1), set(trained.clients))
     assert isinstance(weights, SharedRows)
     assert not bool(keeps_own(weights).any())
     wanted = mix_cohort(trained, weights.dense(), space="product", heads="mix")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -15,6 +15,7 @@ from torch.utils._pytree import tree_leaves
 
 from atlas.config.federation import TrainSettings
 from atlas.engines.local.groups import ClientGroup
+from atlas.federation.adapters.cohort import Cohort
 from atlas.federation.batching.forward import stack_cohorts
 from atlas.federation.batching.store import ExampleStore
 from atlas.federation.prepare import regraded
@@ -102,7 +103,7 @@ def tell_capacity(group: ClientGroup, client: str, batch: int) -> dict[str, int]
 
 
 def take_ranks(group: ClientGroup, ranks: Mapping[str, Sequence[int]], seed: int) -> None:
-    """Start clients of a group again with other ranks.
+    """Start some clients of a group again with other ranks; the others stay as they are.
 
     Raises:
         ValueError: If there is not one rank of a possible size for every adapted module.
@@ -112,8 +113,34 @@ def take_ranks(group: ClientGroup, ranks: Mapping[str, Sequence[int]], seed: int
         fitting = [1 <= rank <= min(width) for rank, width in zip(own, widths, strict=False)]
         if len(own) != len(widths) or not all(fitting):
             raise ValueError(f"ranks {list(own)} of {client} do not fit {len(widths)} modules")
-    group.arms = {arm: regraded(cohort, ranks, seed) for arm, cohort in group.arms.items()}
-    group.moments.clear()
+    for arm, cohort in list(group.arms.items()):
+        start = regraded(cohort, ranks, seed)
+        group.arms[arm] = _keep_others(cohort, start, ranks)
+        if arm in group.moments:
+            _restart_moments(group, arm, cohort, start, ranks)
+
+
+def _keep_others(cohort: Cohort, start: Cohort, starting: Container[str]) -> Cohort:
+    """`start` with all clients but those `starting` as they are in `cohort`."""
+    others = [client for client in cohort.clients if client not in starting]
+    dense = {client: cohort.deltas[client] for client in others if client in cohort.deltas}
+    return replace(start.put({client: cohort.take(client) for client in others}), deltas=dense)
+
+
+def _restart_moments(
+    group: ClientGroup, arm: str, cohort: Cohort, start: Cohort, starting: Collection[str]
+) -> None:
+    """Fresh moments for the clients `starting`; the others' are padded as the arm now is."""
+    moments, made = group.moments.pop(arm)
+    if set(starting) == set(cohort.clients):
+        return
+    fresh = replace(start, tensors={n: torch.zeros_like(v) for n, v in start.tensors.items()})
+    kept = [{name: pair[i] for name, pair in moments.items()} for i in (0, 1)]
+    first, second = (
+        _keep_others(replace(cohort, tensors=one), fresh, starting).tensors for one in kept
+    )
+    rows = cohort.index(sorted(starting)).to(made.device)
+    group.moments[arm] = ({n: (first[n], second[n]) for n in first}, made.index_fill(0, rows, 0))
 
 
 def take_split(group: ClientGroup, client: str, point: object) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
@@ -19,17 +20,19 @@ from atlas.engines.local.deliver import (
 )
 from atlas.engines.local.fingerprint import print_group
 from atlas.engines.local.fit import fit_group
-from atlas.engines.local.groups import ClientGroup, load_client, save_client, score_on_test
+from atlas.engines.local.groups import ClientGroup, load_clients, save_client, score_on_test
 from atlas.errors import InputError
 from atlas.federation.adapters.adapter import Adapter, adapter_sha256
-from atlas.federation.exchange.message import Message, MessageError, decode, encode
-from atlas.federation.exchange.transport import Failure, Reply, TaskName
-from atlas.federation.mixing.deliver import unpack_mixtures
+from atlas.federation.exchange.message import Message, MessageError, encode
+from atlas.federation.exchange.transport import Failure, Reply, TaskName, read_request
+from atlas.federation.mixing.deliver import check_offers, unpack_mixtures
 from atlas.federation.training.loop import Clock
 from atlas.runs.events import Progress
 
 EXPECTED_FAILURES = (RuntimeError, ValueError, OSError, MessageError)
 """What a client's own work may raise; anything else is a fault of ours and ends the run."""
+ASKED_ALIKE = ("fingerprint", "fit", "evaluate", "adapter")
+"""Tasks that are done with all clients of a group at once, by one reading of the facts."""
 
 
 class LocalEngine:
@@ -79,7 +82,7 @@ class LocalEngine:
             asked: dict[str, Message] = {}
             for client in sorted(set(payloads) & set(group.holders)):
                 try:
-                    asked[client] = decode(payloads[client])
+                    asked[client] = read_request(task, payloads[client])
                 except MessageError as error:
                     replies[client] = Failure(str(error))
             for part in self._parts(task, asked):
@@ -89,10 +92,19 @@ class LocalEngine:
         return replies
 
     def _parts(self, task: TaskName, asked: Mapping[str, Message]) -> list[Mapping[str, Message]]:
-        """Which clients work together: all of a group, or one at a time for the slow twin."""
+        """Which clients work together: all of a group, or one at a time for the slow twin.
+
+        What is done with a whole group at once is done with those who were asked the same.
+        """
         if task == "fit" and not self.settings.stacked:
             return [{client: message} for client, message in asked.items()]
-        return [asked] if asked else []
+        if task not in ASKED_ALIKE:
+            return [asked] if asked else []
+        alike: dict[str, dict[str, Message]] = {}
+        for client, message in asked.items():
+            facts = json.dumps(message.facts, sort_keys=True)
+            alike.setdefault(facts, {})[client] = message
+        return list(alike.values())
 
     def _isolated(
         self,
@@ -130,6 +142,7 @@ class LocalEngine:
 
     def _deliver(self, group: ClientGroup, asked: Mapping[str, Message]) -> dict[str, Reply]:
         offers = {client: unpack_mixtures(message) for client, message in asked.items()}
+        check_offers(group.arms["held"], offers, group.deliver, self.travels)
         one = group.shares == (1.0,) and all(len(found) <= 1 for found in offers.values())
         if group.deliver == "merge":
             taken = merge_held(group, offers, self.clock.seed)
@@ -163,25 +176,25 @@ class LocalEngine:
 
     def _assign(self, group: ClientGroup, asked: Mapping[str, Message]) -> dict[str, Reply]:
         ranks = {client: message.facts["ranks"] for client, message in asked.items()}
-        take_ranks(group, ranks, self.clock.seed)
-        for client, message in asked.items():
-            take_split(group, client, message.facts.get("point"))
         replies: dict[str, Reply] = {}
-        for number, (client, message) in enumerate(asked.items(), start=1):
-            took = None
-            if message.facts["trial"]:
-                took = trial_bytes(group, client, self.settings, self.clock.seed)
-            replies[client] = encode({}, {"bytes": took})
-            if self.progress:
-                self.progress("ranks", number, len(asked))
+        with group.all_or_nothing():
+            take_ranks(group, ranks, self.clock.seed)
+            for client, message in asked.items():
+                take_split(group, client, message.facts["point"])
+            for number, (client, message) in enumerate(asked.items(), start=1):
+                took = None
+                if message.facts["trial"]:
+                    took = trial_bytes(group, client, self.settings, self.clock.seed)
+                replies[client] = encode({}, {"bytes": took})
+                if self.progress:
+                    self.progress("ranks", number, len(asked))
         return replies
 
     def _evaluate(self, group: ClientGroup, asked: Mapping[str, Message]) -> dict[str, Reply]:
         facts = next(iter(asked.values())).facts
         clients = sorted(asked)
         if facts["split"] == "validation":
-            arm = arm_in_use(group) if facts["arm"] == "held" else facts["arm"]
-            scores = validate(group, group.arms[arm], clients)
+            scores = validate(group, group.arms[arm_in_use(group)], clients)
             members = {client: {client: scores[client]} for client in clients}
         else:
             cohort = final_cohort(group, facts["arm"])
@@ -197,6 +210,5 @@ class LocalEngine:
         return {client: save_client(group, client) for client in asked}
 
     def _load(self, group: ClientGroup, asked: Mapping[str, Message]) -> dict[str, Reply]:
-        for client, message in asked.items():
-            load_client(group, client, message)
+        load_clients(group, asked)
         return {client: encode({}, {}) for client in asked}

@@ -84,7 +84,13 @@ def print_group(  # noqa: PLR0913
     """Fingerprints of clients at the adapters they hold, which before round 1 is the start.
 
     With `settings.warmup` each client first trains that many epochs; the result is thrown away.
+
+    Raises:
+        ValueError: If the backbone has fewer blocks than are looked at.
     """
+    depth = group.model.backbone.depth
+    if settings.blocks > depth:
+        raise ValueError(f"gradients of {settings.blocks} blocks asked for, but there are {depth}")
     if settings.warmup:  # a trained start depends on too much to be known again
         return _take(group, clients, settings, train, clock, progress)
     keys = {client: print_key(group, client, settings, clock.seed) for client in clients}

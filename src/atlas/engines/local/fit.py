@@ -11,7 +11,7 @@ from atlas.engines.local.groups import ClientGroup
 from atlas.federation.batching.forward import stack_cohorts
 from atlas.federation.training.loop import Clock, Course, Fitted, StepProgress
 from atlas.federation.training.parallel import fit_on_cores
-from atlas.federation.training.step import Anchor, Moments, fresh_moments
+from atlas.federation.training.step import Anchor, Moments
 
 TRAINED_ARMS = ("held", "shadow", "personal")
 PULLED = {"start": "held", "global": "personal"}
@@ -88,10 +88,7 @@ def _carried(
 ) -> tuple[Moments, torch.Tensor]:
     moments, made = [], []
     for arm in arms:
-        if arm not in group.moments:
-            whole = stack_cohorts([group.arms[arm]])
-            group.moments[arm] = (fresh_moments(whole), torch.zeros_like(whole.labels))
-        kept, count = group.moments[arm]
+        kept, count = group.moments_of(arm)
         index = group.arms[arm].index(clients).to(count.device)
         moments.append({k: (m[index], v[index]) for k, (m, v) in kept.items()})
         made.append(count[index])
@@ -108,7 +105,7 @@ def _carried(
 def _keep(
     group: ClientGroup, arm: str, clients: Sequence[str], fitted: Fitted, rows: list[int]
 ) -> None:
-    kept, count = group.moments[arm]
+    kept, count = group.moments_of(arm)
     index = group.arms[arm].index(clients).to(count.device)
     moments = {
         name: (

@@ -6,13 +6,16 @@ scored on test data once, at the end of a run.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import torch
 
 from atlas.config.federation import Weighing
+from atlas.federation.adapters.adapter import Adapter, adapter_shapes
 from atlas.federation.adapters.cohort import Cohort
 from atlas.federation.batching.forward import Model, stack_cohorts
 from atlas.federation.batching.store import ExampleStore, Part
@@ -20,10 +23,10 @@ from atlas.federation.clients import Holder
 from atlas.federation.exchange.message import Message, encode
 from atlas.federation.training.evaluate import Limits, Scores, score_answers, score_labels
 from atlas.federation.training.loop import Lesson
-from atlas.federation.training.step import Moments
+from atlas.federation.training.step import Moments, fresh_moments
 
-ACCEPTS = (0.0, 0.25, 0.5, 0.75, 1.0)
-"""Shares of a mixture that validation data chooses from."""
+SavedParts = Mapping[tuple[str, str], Adapter]
+"""A client's saved tensors by kind and arm; an empty part where nothing was saved."""
 
 
 @dataclass
@@ -107,6 +110,26 @@ class ClientGroup:
         new = {k: v.index_copy(0, index, tensors[k]) for k, v in cohort.tensors.items()}
         self.arms[arm] = replace(cohort, tensors=new)
 
+    def moments_of(self, arm: str) -> tuple[Moments, torch.Tensor]:
+        """Moments and step counts of an arm's clients; fresh ones if none are kept yet."""
+        if arm in self.moments:
+            return self.moments[arm]
+        whole = stack_cohorts([self.arms[arm]])
+        return fresh_moments(whole), torch.zeros_like(whole.labels)
+
+    @contextmanager
+    def all_or_nothing(self) -> Iterator[None]:
+        """Whatever fails inside leaves all clients as they were.
+
+        Their tensors are replaced and never written into, so looking back costs no copy.
+        """
+        kept = (dict(self.arms), dict(self.splits), dict(self.moments))
+        try:
+            yield
+        except BaseException:
+            self.arms, self.splits, self.moments = kept
+            raise
+
 
 def save_client(group: ClientGroup, client: str) -> bytes:
     """Everything a client needs to go on: adapters, dense changes, moments, accept."""
@@ -116,7 +139,9 @@ def save_client(group: ClientGroup, client: str) -> bytes:
         dense = cohort.deltas.get(client, {})
         tensors |= {f"delta|{arm}|{module}": value for module, value in dense.items()}
     for arm, (moments, made) in group.moments.items():
-        row = group.arms[arm].clients.index(client)
+        row = group.arms[arm].places[client]
+        if not int(made[row]):
+            continue  # fresh ones: it has not trained yet, though others have
         for name, (first, second) in moments.items():
             tensors[f"first|{arm}|{name}"] = first[row].clone()
             tensors[f"second|{arm}|{name}"] = second[row].clone()
@@ -124,60 +149,73 @@ def save_client(group: ClientGroup, client: str) -> bytes:
     return encode(tensors, {"accept": group.accepts.get(client)})
 
 
-def load_client(group: ClientGroup, client: str, message: Message) -> None:
-    """Put a saved state back; raises ValueError if it does not fit this client."""
-    adapters: dict[str, dict[str, torch.Tensor]] = {}
-    dense: dict[str, dict[str, torch.Tensor]] = {}
+def load_clients(group: ClientGroup, messages: Mapping[str, Message]) -> None:
+    """Put saved states back, each in place of all that its client has now.
+
+    Raises:
+        ValueError: If one does not fit its client; then nobody's is put back.
+    """
+    saved = {client: _read_state(group, client, m) for client, m in messages.items()}
+    for arm, cohort in list(group.arms.items()):
+        like = next(iter(cohort.tensors.values()))
+        dense = {
+            client: changes for client, changes in cohort.deltas.items() if client not in saved
+        }
+        for client, parts in saved.items():
+            if parts["delta", arm]:
+                dense[client] = {m: value.to(like) for m, value in parts["delta", arm].items()}
+        loaded = cohort.put({client: parts["arm", arm] for client, parts in saved.items()})
+        group.arms[arm] = replace(loaded, deltas=dense)
+        if arm in group.moments or any(parts["made", arm] for parts in saved.values()):
+            group.moments[arm] = _put_moments(group, arm, saved)
+    for client, message in messages.items():
+        group.accepts.pop(client, None)
+        if message.facts["accept"] is not None:
+            group.accepts[client] = message.facts["accept"]
+
+
+def _read_state(group: ClientGroup, client: str, message: Message) -> SavedParts:
+    """A saved state by its parts, all of which fit the client."""
+    parts: defaultdict[tuple[str, str], Adapter] = defaultdict(Adapter)
     for key, value in message.tensors.items():
         kind, arm, name = key.split("|", 2)
         if arm not in group.arms:
             raise ValueError(f"saved state has an arm {arm!r} that this run does not train")
-        if kind == "arm":
-            adapters.setdefault(arm, {})[name] = value
-        elif kind == "delta":
-            dense.setdefault(arm, {})[name] = value
-        else:
-            _load_moment(group, client, (kind, arm, name), value)
-    for arm, adapter in adapters.items():
-        expected = {name: part.shape for name, part in group.arms[arm].take(client).items()}
-        if expected != {name: part.shape for name, part in adapter.items()}:
+        parts[kind, arm][name] = value
+    for arm, cohort in group.arms.items():
+        layout, member = cohort.layout, cohort.members[cohort.places[client]]
+        if _shapes(parts["arm", arm]) != adapter_shapes(layout, member):
             raise ValueError(f"saved adapter of {client} does not fit its ranks and labels")
-        group.arms[arm] = group.arms[arm].put({client: adapter})
-    for arm, changes in dense.items():
-        _load_dense(group, client, arm, changes)
-    if message.facts["accept"] is not None:
-        group.accepts[client] = message.facts["accept"]
+        sides = zip(layout.modules, layout.widths, strict=True)
+        dense = {module: (d_out, d_in) for module, (d_in, d_out) in sides}
+        if parts["delta", arm] and _shapes(parts["delta", arm]) != dense:
+            raise ValueError(f"saved dense change of {client} does not fit its modules")
+        stacked = {name: tuple(value.shape[1:]) for name, value in cohort.tensors.items()}
+        found = [_shapes(parts[kind, arm]) for kind in ("first", "second", "made")]
+        if any(found) and found != [stacked, stacked, {"": (1,)}]:
+            raise ValueError(f"saved moments of {client} do not fit its adapter")
+    return parts
 
 
-def _load_dense(
-    group: ClientGroup, client: str, arm: str, changes: Mapping[str, torch.Tensor]
-) -> None:
-    cohort = group.arms[arm]
-    sides = (cohort.layout.modules, cohort.layout.widths)
-    shapes = {m: (d_out, d_in) for m, (d_in, d_out) in zip(*sides, strict=True)}
-    if shapes != {module: tuple(value.shape) for module, value in changes.items()}:
-        raise ValueError(f"saved dense change of {client} does not fit its modules")
-    like = next(iter(cohort.tensors.values()))
-    fitting = {module: value.to(like) for module, value in changes.items()}
-    group.arms[arm] = replace(cohort, deltas={**cohort.deltas, client: fitting})
+def _shapes(tensors: Mapping[str, torch.Tensor]) -> dict[str, tuple[int, ...]]:
+    return {name: tuple(value.shape) for name, value in tensors.items()}
 
 
-def _load_moment(
-    group: ClientGroup, client: str, key: tuple[str, str, str], value: torch.Tensor
-) -> None:
-    kind, arm, name = key
-    cohort = group.arms[arm]
-    row = cohort.clients.index(client)
-    if arm not in group.moments:
-        zeros = {k: (torch.zeros_like(v), torch.zeros_like(v)) for k, v in cohort.tensors.items()}
-        device = next(iter(cohort.tensors.values())).device
-        count = torch.zeros(len(cohort.clients), dtype=torch.long, device=device)
-        group.moments[arm] = (zeros, count)
-    moments, made = group.moments[arm]
-    if kind == "made":
-        made[row] = value[0]
-    else:
-        moments[name][0 if kind == "first" else 1][row] = value.to(moments[name][0])
+def _put_moments(
+    group: ClientGroup, arm: str, saved: Mapping[str, SavedParts]
+) -> tuple[Moments, torch.Tensor]:
+    """An arm's moments with some clients' replaced, by fresh ones where none were saved."""
+    before, count = group.moments_of(arm)
+    moments = {name: (m.clone(), v.clone()) for name, (m, v) in before.items()}
+    made = count.clone()
+    for client, parts in saved.items():
+        row = group.arms[arm].places[client]
+        made[row] = parts["made", arm].get("", torch.zeros(1))[0]
+        for name, (first, second) in moments.items():
+            none = torch.zeros_like(first[row])
+            first[row] = parts["first", arm].get(name, none).to(first)
+            second[row] = parts["second", arm].get(name, none).to(second)
+    return moments, made
 
 
 def score_on_test(

@@ -26,10 +26,11 @@ class AttentionPages:
     """Where tokens stand on pages.
 
     Attributes:
-        slots: The packed token at each place [M, P]; any token where there is none.
+        slots: The packed token at each place [M, P]; any of the same row where there is none.
         text: The text there [M, P]; -1 where there is none.
         within: Which of its tokens [M, P].
-        back: The place, in M * P, of each packed token [n * S]; any place for what is none.
+        back: The place, in M * P, of each packed token [n * S]; any of the same row for what is
+            none.
     """
 
     slots: Tensor
@@ -80,6 +81,9 @@ def find_pages(
 ) -> AttentionPages:
     """The pages of texts that were packed.
 
+    What is filled up is filled with a token of the same row: a client whose numbers are NaN must
+    not be met by others, not even where nothing is made of it, since 0 * NaN is NaN.
+
     Args:
         counts: Tokens of each text [n, b]; zero for those that take no room.
         tokens: What `tokens_of` says of them.
@@ -91,10 +95,15 @@ def find_pages(
     page, begin, pages = lay_out(counts, room)
     owner, within = tokens
     spot = (page * room + begin).reshape(-1)[owner] + within
-    slots, text, inside = np.zeros((3, pages * room), dtype=np.int64)
-    text[:] = -1
+    size, taken = packed // len(counts), counts > 0
+    rows = np.zeros(pages, dtype=np.int64)
+    rows[page[taken]] = np.nonzero(taken)[0]
+    slots = np.repeat(rows * size, room)
+    text, inside = np.full(pages * room, -1), np.zeros(pages * room, dtype=np.int64)
     slots[spot], text[spot], inside[spot] = place, owner, within
     back = np.zeros(packed, dtype=np.int64)
+    back[place] = spot
+    back = np.repeat(back[::size], size)
     back[place] = spot
     on_pages = (one.reshape(pages, room) for one in (slots, text, inside))
     slots_, text_, inside_, back_ = (torch.from_numpy(one).to(device) for one in (*on_pages, back))
@@ -148,10 +157,10 @@ class Packing:
     """Where tokens stand.
 
     Attributes:
-        slots: The packed token at each place of each text [N, T]; any token at padding.
+        slots: The packed token at each place of each text [N, T]; at padding one of its row.
         mask: True at real tokens [N, T].
-        back: The place, in N * T, of each packed token [n * S]; any place where a row is longer
-            than its texts.
+        back: The place, in N * T, of each packed token [n * S]; one of its row where a row is
+            longer than its texts.
         real: True where a packed token is one [n, S].
         pages: The same tokens for attention.
     """
@@ -218,7 +227,8 @@ def pack(lengths: Ints, present: Flags, device: torch.device) -> PackedPlan:
     slots = np.where(mask, base.reshape(-1, 1) + places, base.reshape(-1, 1))
     owner, within = tokens_of(counts)
     place = base.reshape(-1)[owner] + within
-    texts, places_within = np.zeros((2, n * size), dtype=np.int64)
+    texts = np.repeat(np.arange(n) * b, size)
+    places_within = np.zeros(n * size, dtype=np.int64)
     real = np.zeros(n * size, dtype=bool)
     texts[place], places_within[place], real[place] = owner, within, True
     slots_, mask_, text_, within_, real_ = (

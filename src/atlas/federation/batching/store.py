@@ -135,17 +135,18 @@ class ExampleStore:
         return found
 
     def without_ends(self) -> ExampleStore:
-        """The same store with no loss on each example's last target, the end of the text.
+        """The same examples with no loss on each one's last target, the end of the text.
 
         Ranking choices asks how well a choice fits, not how surely the text stops after it.
         """
+        other = copy.copy(self)
         if self.targets is not None:
             last = self.offsets + self.lengths - 1
             ends = self.targets[last]
             # Without an end token, or with a cut answer, the last target is part of the answer.
             if bool((ends == ends[0]).all()):
-                self.targets[last] = -100
-        return self
+                other.targets = self.targets.index_fill(0, last, -100)
+        return other
 
     def bands(self, picks: Sequence[Rows]) -> list[list[int]]:
         """Rows of a stack in groups of like many tokens, so that few of them are filled up.

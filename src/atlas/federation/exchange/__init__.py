@@ -6,7 +6,7 @@ __all__, __getattr__, __dir__ = exports(
     __name__,
     {
         "message": ["Message", "MessageError", "decode", "encode"],
-        "transport": ["Failure", "Transport"],
+        "transport": ["CONTRACTS", "Failure", "TaskContract", "Transport"],
         "guard": ["Expected", "Refusal", "check_reply"],
     },
 )

@@ -1,13 +1,45 @@
-"""The one seam between the round loop and wherever clients run."""
+"""The one seam between the round loop and wherever clients run: the contract of every engine.
+
+`Transport` says what holds for every task, `CONTRACTS` what each asks, does and answers, `contents`
+what is in its messages. An engine is written from these. `tests/engines/test_contract.py` holds
+every engine to them, and what the server really sends.
+
+From one ask to the next a client keeps to itself: the adapter it `held`; a `shadow` of it that is
+trained on the same batches and given no mixture, where the run compares with training alone; a
+`personal` adapter, where the strategy trains one beside the held one; dense changes, where mixtures
+are merged; optimiser moments, where settings keep them; its ranks; and where its blocks are split.
+All of its adapters start as `adapters.adapter.initial_adapter`.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal, Protocol
 
+from atlas.federation.exchange.contents import (
+    ADAPTER,
+    OFFERS,
+    SKETCHES,
+    STATE,
+    AdapterRequest,
+    AssignReply,
+    AssignRequest,
+    CapacityReply,
+    Content,
+    DeliverReply,
+    DeliverRequest,
+    EvaluateReply,
+    EvaluateRequest,
+    FingerprintReply,
+    FingerprintRequest,
+    FitReply,
+    FitRequest,
+    SavedState,
+)
+from atlas.federation.exchange.message import Message, MessageError, decode
+
 Direction = Literal["up", "down"]
-DIRECTIONS: tuple[Direction, ...] = ("up", "down")
 TaskName = Literal[
     "fingerprint", "capacity", "assign", "fit", "deliver", "evaluate", "adapter", "save", "load"
 ]
@@ -26,19 +58,20 @@ Reply = bytes | Failure
 class Transport(Protocol):
     """Asks clients to do a named task.
 
-    Tasks and what their payloads and replies hold:
-
-    - `fingerprint`: facts {settings}; reply: sketches by part, facts {examples, norms by part and
-      layer}.
-    - `capacity`: reply: facts {tokens, longest, answers}, what a batch of its texts can hold.
-    - `assign`: facts {ranks, point, trial}; the client starts again with these ranks and runs
-      `point` blocks itself (null: all); reply: facts {bytes}, what a trial step took, or null.
-    - `fit`: facts {round}; reply: the trained adapter, facts {examples, steps, loss}.
-    - `deliver`: the mixture (no tensors: keep yours), facts {round}; reply: facts {accept,
-      sha256 of what the client now holds}.
-    - `evaluate`: facts {split, arm}; reply: facts {members: {id: scores}}.
-    - `adapter`: facts {arm}; reply: the client's final adapter, personal parts included.
-    - `save` / `load`: the client's private state, for checkpoints; not federation traffic.
+    - Everybody who is asked is answered for and nobody else, in any order; a client that is left
+      out counts as failed. `ask` returns when all have answered or failed. What comes later is
+      dropped, and never taken for the answer to another ask.
+    - Each client acts on its own payload and its own state. Who else is asked, and in which order,
+      changes neither; where clients share a forward pass, it may change the last digits.
+    - Nothing but state, request, settings and run seed decides what is answered.
+    - A client that fails stops nobody, and its state is what it was before (`fit` has an
+      exception). It fails if it or the task is unknown, if the request is not as `CONTRACTS` has
+      it or does not fit the client's sizes, and for what its task says. Nothing is raised but what
+      is wrong for everybody: settings (`InputError`), or a bug.
+    - Adapters have the names, shapes and dtype they have in `adapters.adapter`.
+      In `fit` and `deliver` there is no tensor that `Strategy.travels` keeps at the client.
+    - Whoever asks counts the bytes of payloads and replies. A client counts only what its split
+      steps send: as if each were one message of `training.split` up, and one down.
     """
 
     def ask(self, task: TaskName, payloads: Mapping[str, bytes]) -> dict[str, Reply]:
@@ -46,33 +79,116 @@ class Transport(Protocol):
         ...
 
 
-@dataclass
-class Ledger:
-    """Bytes per client and direction, counted on the messages themselves.
+@dataclass(frozen=True)
+class TaskContract:
+    """What a client is asked, what it does, and what it answers.
 
-    `split` is the part of all of them that split steps sent.
+    Attributes:
+        request: What the server sends.
+        reply: What the client sends back.
+        does: What the client does.
+        changes: What of its state is other than before; empty for nothing.
+        fails: Why it may fail, beside what may befall every task.
+        again: What the same request does a second time: the `same` as once, to state and answer,
+            or it `goes on` from where the first left the client. Then no engine may ever repeat
+            it by itself, not even if the answer was lost.
     """
 
-    totals: dict[str, dict[Direction, int]] = field(default_factory=dict)
-    split: dict[Direction, int] = field(default_factory=lambda: {"up": 0, "down": 0})
+    request: Content
+    reply: Content
+    does: str
+    changes: str = ""
+    fails: str = ""
+    again: Literal["same", "goes on"] = "same"
 
-    def count(self, messages: Mapping[str, Reply], direction: Direction) -> int:
-        """Add the sizes of messages; returns their sum."""
-        added = 0
-        for client, message in messages.items():
-            size = len(message) if isinstance(message, bytes) else 0
-            entry = self.totals.setdefault(client, {"up": 0, "down": 0})
-            entry[direction] += size
-            added += size
-        return added
 
-    def count_split(self, client: str, sizes: Mapping[Direction, int]) -> None:
-        """Add what the split steps of a client's round sent, as its engine counted it."""
-        entry = self.totals.setdefault(client, {"up": 0, "down": 0})
-        for direction, size in sizes.items():
-            entry[direction] += size
-            self.split[direction] += size
+CONTRACTS: Mapping[TaskName, TaskContract] = {
+    "fingerprint": TaskContract(
+        Content(FingerprintRequest),
+        Content(FingerprintReply, SKETCHES),
+        does="Tells what its training data is like by gradients at the held adapter; asked before "
+        "round 1, of all clients. A warm-up of the settings is trained aside and thrown away.",
+        fails="The backbone has fewer blocks than the settings look at.",
+    ),
+    "capacity": TaskContract(
+        Content(),
+        Content(CapacityReply),
+        does="Tells what one training batch can hold at most; asked before ranks are granted.",
+    ),
+    "assign": TaskContract(
+        Content(AssignRequest),
+        Content(AssignReply),
+        does="Starts again with these ranks and this split point; asked before round 1, and "
+        "without a trial when a run is resumed, before `load`. A trial step is thrown away.",
+        changes="Every adapter is the initial one of the new ranks; no dense changes or moments.",
+        fails="There is not a rank from 1 to the smaller width for each module; the point leaves "
+        "the server no block; the trial step cannot be made.",
+    ),
+    "fit": TaskContract(
+        Content(FitRequest),
+        Content(FitReply, ADAPTER),
+        does="Trains the held adapter, and its shadow and personal twin on the same batches. "
+        "Answers with all of the held adapter that travels.",
+        changes="Held, shadow and personal adapter; moments, where they are kept.",
+        fails="Training cannot be done, or gave the held adapter NaN or Inf. In the latter case it "
+        "and its moments stay what they were, but a twin that trained well has moved on.",
+        again="goes on",
+    ),
+    "deliver": TaskContract(
+        Content(DeliverRequest, OFFERS),
+        Content(DeliverReply),
+        does="Takes one of its mixtures, also if it did not fit in this round. Each offer has all "
+        "that travels, in the client's own shapes; a mixture to merge has any rank, A and B of a "
+        "module the same. One offer to replace or to merge is taken whole (accept 1). If there are "
+        "several, the loss on validation data picks the best, ties to the first. Under `keep_best` "
+        "that one is taken whole unless the held adapter is better by `keep_margin` standard "
+        "errors; then, or if relation.eta is `auto`, the best of all `SHARES` of all offers is "
+        "taken, ties to share 0, then to 1, then to the smaller. Of no offers nothing is taken "
+        "(accept 0).",
+        changes="What travels of the held adapter is that share of the mixture. Merging adds all "
+        "of it to the dense changes and starts the factors again; only the head is replaced.",
+        fails="There is more than one mixture to merge.",
+        again="goes on",
+    ),
+    "evaluate": TaskContract(
+        Content(EvaluateRequest),
+        Content(EvaluateReply),
+        does="Scores an adapter: what it would answer with now (`held`: its personal adapter if "
+        "there is one) on validation data; what it ends with (`final`) or would have without the "
+        "others (`alone`: the shadow) on test data, which nothing else ever reads. Under "
+        "`keep_best` it ends with the shadow if that is clearly better on validation data.",
+        fails="`alone` is asked of a client without a shadow.",
+    ),
+    "adapter": TaskContract(
+        Content(AdapterRequest),
+        Content(tensors=ADAPTER),
+        does="Hands over what it ends with, parts that never travel included. Dense changes are "
+        "factored with it, so its ranks may be others than the client's.",
+    ),
+    "save": TaskContract(
+        Content(),
+        Content(SavedState, STATE),
+        does="Hands over its private state, for a checkpoint; nobody but its engine reads it. "
+        "Ranks and split point are not in it: settings and `assign` tell them.",
+    ),
+    "load": TaskContract(
+        Content(SavedState, STATE),
+        Content(),
+        does="Takes back what it once saved, byte for byte, in this process or another.",
+        changes="Everything that `save` saves is as it was then, also what was not there yet.",
+        fails="The state is of other ranks, labels or adapters than the client's.",
+    ),
+}
 
-    def total(self, direction: Direction) -> int:
-        """All bytes in one direction."""
-        return sum(entry[direction] for entry in self.totals.values())
+
+def read_request(task: TaskName, payload: bytes) -> Message:
+    """A payload as the client that is asked must take it.
+
+    Raises:
+        MessageError: If it is no request of that task.
+    """
+    if task not in CONTRACTS:
+        raise MessageError(f"unknown task {task!r}")
+    message = decode(payload)
+    CONTRACTS[task].request.check(message)
+    return message

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cache, partial
 
 import numpy as np
 import scipy
@@ -190,16 +191,14 @@ def view_of(plan: RunPlan, state: ServerState, cohort: Cohort, number: int) -> V
         features=planned.features(clients),
         clusters=planned.labels(clients),
         settings=plan.relation,
-        norms=change_norms(cohort),
+        # At most once a round, though the relation is asked once for each of the `choices`.
+        norms=cache(partial(change_norms, cohort)),
     )
 
 
-def relate(
-    plan: RunPlan, state: ServerState, cohort: Cohort, replied: set[str], number: int
-) -> list[Weights]:
-    """The W of this round, one for each of the `choices` between which clients choose."""
-    view = view_of(plan, state, cohort, number)
-    if not replied or number <= plan.relation.warmup or not _ready(plan, view):
+def relate(plan: RunPlan, view: View, replied: set[str]) -> list[Weights]:
+    """The W of the view's round, one for each of the `choices` between which clients choose."""
+    if not replied or view.round <= plan.relation.warmup or not _ready(plan, view):
         return [identity(len(view.clients))]
     known = set(replied)
     if plan.absent == "last":

@@ -5,14 +5,20 @@ Told with it is how far apart the clients of a cluster are: what mixing is there
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import combinations
 
 import torch
 from torch import Tensor
 
-from atlas.federation.adapters.adapter import Adapter, adapter_sha256, factors_of
+from atlas.federation.adapters.adapter import (
+    Adapter,
+    adapter_sha256,
+    adapter_shapes,
+    factor_names,
+    factors_of,
+)
 from atlas.federation.adapters.cohort import Cohort
 from atlas.federation.exchange.message import Message, MessageError, encode
 from atlas.federation.fingerprints.planned import LARGEST_LOGGED
@@ -79,6 +85,43 @@ def unpack_mixtures(message: Message) -> list[Adapter]:
     if not all(mixtures):
         raise MessageError(f"one of {offers} mixtures has no tensors")
     return mixtures
+
+
+def check_offers(
+    cohort: Cohort,
+    offers: Mapping[str, Sequence[Adapter]],
+    delivery: str,
+    travels: Callable[[str], bool],
+) -> None:
+    """Refuse, at the clients' side, mixtures that they cannot take.
+
+    Args:
+        cohort: What the clients hold.
+        offers: Their mixtures by client.
+        delivery: What becomes of a mixture; see `Strategy.deliver`.
+        travels: Whether the tensor of a name is ever sent.
+
+    Raises:
+        ValueError: If one is not of the client's names, shapes and dtype. A mixture to merge may
+            be of any rank, but must be the only one.
+    """
+    dtype = next(iter(cohort.tensors.values())).dtype
+    for client, mixtures in offers.items():
+        if delivery == "merge" and len(mixtures) > 1:
+            raise ValueError(f"{client} was offered {len(mixtures)} mixtures to merge")
+        for mixture in mixtures:
+            member = cohort.members[cohort.places[client]]
+            if delivery == "merge":
+                member = replace(member, ranks=_ranks_of(mixture, cohort.layout.modules))
+            shapes = adapter_shapes(cohort.layout, member)
+            wanted = {name: (shape, dtype) for name, shape in shapes.items() if travels(name)}
+            if wanted != {name: (tuple(v.shape), v.dtype) for name, v in mixture.items()}:
+                raise ValueError(f"a mixture offered to {client} is not of its names and sizes")
+
+
+def _ranks_of(mixture: Adapter, modules: Sequence[str]) -> tuple[int, ...]:
+    factors = (mixture.get(factor_names(module)[0]) for module in modules)
+    return tuple(0 if a is None or not a.dim() else a.shape[0] for a in factors)
 
 
 def deliver(

@@ -36,7 +36,8 @@ class View:
         features: Fingerprints [n, d], unit rows, float64; a zero row where a client sent none.
         clusters: Cluster of each client.
         settings: How affinities are made.
-        norms: How much each client's adapter changes the model, the norm of its dW [n], float64.
+        norms: Measures how much each client's adapter changes the model: the norm of its dW [n],
+            float64. Work that few relations need, so it is done when one asks.
     """
 
     clients: tuple[str, ...]
@@ -46,7 +47,7 @@ class View:
     features: Tensor | None = None
     clusters: tuple[int, ...] | None = None
     settings: RelationSettings = RelationSettings()
-    norms: Tensor | None = None
+    norms: Callable[[], Tensor] | None = None
 
 
 Relation = Callable[[View], Tensor | SharedRows]

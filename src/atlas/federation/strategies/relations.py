@@ -101,9 +101,10 @@ def norm_shares(view: View) -> Tensor:
     """Everybody holds the same mixture; who changes the model more counts for more in it."""
     if view.norms is None:
         raise ValueError("this relation needs the norms of the adapters")
-    if not bool(view.norms.any()):
+    norms = view.norms()
+    if not bool(norms.any()):
         return data_shares(view)
-    return (view.norms / view.norms.sum()).expand(len(view.clients), -1).clone()
+    return (norms / norms.sum()).expand(len(view.clients), -1).clone()
 
 
 def _features(view: View) -> Tensor:

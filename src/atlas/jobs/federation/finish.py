@@ -34,7 +34,7 @@ def finish(
         reasons = {str(entry["reason"]) for entry in federation.state.failures}
         raise RuntimeError(f"no client ever gave a usable reply: {'; '.join(sorted(reasons))}")
     scores = _test(federation, "final")
-    solo = _test(federation, "alone") if _has_shadow(federation) else None
+    solo = _test(federation, "alone") if federation.has_shadows else None
     for client, found in sorted(scores.items()):
         alone = (solo or {}).get(client)
         observe("tested", {"client": client, "scores": found, "alone": alone})
@@ -45,10 +45,6 @@ def finish(
     write_summary(folder.summary, summary)
     observe("finished", {"summary": summary})
     return summary
-
-
-def _has_shadow(federation: Federation) -> bool:
-    return any("shadow" in group.arms for group in federation.engine.groups)
 
 
 def ask_all(

@@ -1,0 +1,220 @@
+"""What the messages of every task hold, fact by fact and tensor by tensor.
+
+`transport.CONTRACTS` says which task asks and answers with which of these. A fact without a default
+is always there; whatever is not named here is in no message.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, Literal
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    model_validator,
+)
+
+from atlas.config.plan import Count, FingerprintSettings, Positive
+from atlas.federation.adapters.adapter import factor_names, head_names
+from atlas.federation.exchange.message import Message, MessageError
+
+SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
+"""How much of a mixture a client may take."""
+ARMS = {"validation": ("held",), "test": ("final", "alone")}
+"""Which adapters are scored on which data."""
+
+
+class Facts(BaseModel):
+    """The facts of a message: these and no others, of these types, none converted."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+@dataclass(frozen=True)
+class Content:
+    """What a message may hold.
+
+    Attributes:
+        facts: Its facts.
+        tensors: Shape and meaning of tensors by name, a pattern that the whole name matches.
+            Which of them are there, and how large, depends on the client.
+    """
+
+    facts: type[Facts] = Facts
+    tensors: Mapping[str, str] = field(default_factory=dict)
+
+    def check(self, message: Message) -> None:
+        """Hold a message against this.
+
+        Raises:
+            MessageError: The first thing about it that is not as it should be.
+        """
+        try:
+            self.facts.model_validate(message.facts)
+        except ValidationError as error:
+            first = error.errors()[0]
+            where = "".join(f"{part}: " for part in first["loc"])
+            raise MessageError(f"facts: {where}{first['msg']}") from error
+        for name in sorted(message.tensors):
+            if not any(re.fullmatch(pattern, name) for pattern in self.tensors):
+                raise MessageError(f"tensors: {name!r} does not belong here")
+
+
+class FingerprintRequest(Facts):
+    """What a client is to tell of its data."""
+
+    settings: FingerprintSettings = Field(description="every setting by name")
+
+
+class FingerprintReply(Facts):
+    """How much its sketches stand for."""
+
+    examples: Positive = Field(description="training examples that were used")
+    norms: dict[str, dict[str, Annotated[float, Field(ge=0, allow_inf_nan=False)]]] = Field(
+        description="by part and layer: length of the gradient, before it is scaled to one"
+    )
+
+
+class CapacityReply(Facts):
+    """What a batch of a client's longest training texts holds."""
+
+    tokens: Positive = Field(description="tokens of all of them")
+    longest: Positive = Field(description="tokens of the longest text")
+    answers: Count = Field(description="most tokens of an answer; 0 for tasks with labels")
+
+
+class AssignRequest(Facts):
+    """What a client is granted."""
+
+    ranks: list[Positive] = Field(description="one for every adapted module, in their order")
+    point: Positive | None = Field(description="blocks the client runs itself; null: all")
+    trial: bool = Field(description="whether a training step is to be measured")
+
+
+class AssignReply(Facts):
+    """What training takes."""
+
+    bytes: Count | None = Field(
+        description="weights and adapter on the client's side, and the most memory that one step "
+        "on its longest texts took beside them; null without a trial"
+    )
+
+
+class FitRequest(Facts):
+    """Which round it is."""
+
+    round: Positive = Field(description="addresses batches and learning rate")
+
+
+class FitReply(Facts):
+    """How training went; all of the held adapter, nothing of its shadow or personal twin."""
+
+    examples: Positive = Field(description="all training examples of the client: its weight")
+    steps: Positive = Field(description="optimiser steps made")
+    loss: float = Field(description="mean training loss of the steps, without any penalty")
+    split_up: Count = Field(
+        0, description="there if blocks are split: bytes of the messages with activations"
+    )
+    split_down: Count = Field(
+        0,
+        description="there if blocks are split: bytes of the messages with gradients; 0 if nothing "
+        "is trained below the split",
+    )
+
+    @model_validator(mode="after")
+    def _both_or_neither(self) -> FitReply:
+        if len({"split_up", "split_down"} & self.model_fields_set) == 1:
+            raise ValueError("split_up and split_down come together")
+        return self
+
+
+class DeliverRequest(Facts):
+    """What a client is offered."""
+
+    round: Positive = Field(description="the round whose mixtures these are")
+    offers: Count = Field(description="mixtures to choose from; 0: keep what you hold")
+
+
+def _one_of_shares(value: float) -> float:
+    if value not in SHARES:
+        raise ValueError(f"{value} is none of {SHARES}")
+    return value
+
+
+TakenShare = Annotated[float, AfterValidator(_one_of_shares)]
+
+
+class DeliverReply(Facts):
+    """What a client took."""
+
+    accept: TakenShare = Field(description="it now holds (1 - accept) own + accept mixture")
+    pick: Count = Field(description="of which offer, counted from 0; 0 if nothing was taken")
+    sha256: str = Field(
+        pattern="^[0-9a-f]{64}$",
+        description="`adapter_sha256` of the part of its held adapter that travels (with accept 1 "
+        "that of the offer); where a mixture was merged, of the offer",
+    )
+
+
+class EvaluateRequest(Facts):
+    """What is to be scored."""
+
+    split: Literal["validation", "test"] = Field(description="on which data")
+    arm: Literal["held", "final", "alone"] = Field(description="which adapter; see `ARMS`")
+
+    @model_validator(mode="after")
+    def _arm_of_split(self) -> EvaluateRequest:
+        if self.arm not in ARMS[self.split]:
+            raise ValueError(f"{self.split} data is for {' and '.join(ARMS[self.split])}")
+        return self
+
+
+class EvaluateReply(Facts):
+    """Scores."""
+
+    members: dict[str, dict[str, float]] = Field(
+        description="metrics by whose data it is: of validation data the client itself, of test "
+        "data everybody who shares its adapter. `loss` always; `accuracy` and `score`, the task's "
+        "own metric, unless it is validation data of a task without labels"
+    )
+
+
+class AdapterRequest(Facts):
+    """Which adapter is asked for."""
+
+    arm: Literal["final"] = Field(description="the one that counts at the end of the run")
+
+
+class SavedState(Facts):
+    """What is told of a client's saved state."""
+
+    accept: TakenShare | None = Field(description="the share last taken; null if nothing ever was")
+
+
+ANY = ".+"
+_A, _B = factor_names(ANY)
+_WEIGHT, _BIAS = head_names(ANY)
+ADAPTER = {
+    _A: "[rank, d_in] of a module",
+    _B: "[d_out, rank] of a module, which adds alpha / rank * B A",
+    _WEIGHT: "[d_out, d_in] of a head layer; of the last, d_out is the labels",
+    _BIAS: "[d_out] of a head layer",
+}
+OFFERS = {rf"\d+\|{name}": f"in the offer of that number: {what}" for name, what in ADAPTER.items()}
+SKETCHES = {
+    r"mean|text|label": "[folds, width] float32, for every part of the settings",
+    r"(mean|text|label)/head": "[folds, width] float32, of the head, if one is there and asked for",
+}
+_ARM = r"\|(held|shadow|personal)\|"
+STATE = {
+    **{f"arm{_ARM}{name}": f"of the adapter: {what}" for name, what in ADAPTER.items()},
+    f"delta{_ARM}{ANY}": "[d_out, d_in] of a module: the dense change merged so far",
+    f"(first|second){_ARM}{ANY}": "moments of a tensor, padded as the engine stacks it",
+    f"made{_ARM}": "[1] int64: optimiser steps the moments are of",
+}
