@@ -1,21 +1,19 @@
-"""Adapters as plain PEFT folders with a model card, and merged models on request.
-
-PEFT's own card is an empty form that names the local folder of the base model.
-"""
+"""Adapters as plain PEFT folders with a model card, and merged models on request."""
 
 from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict
-from pathlib import Path, PurePosixPath, PureWindowsPath
+from pathlib import Path
 from typing import Any
 
 from safetensors.torch import save_file
 from torch import Tensor
 
 from atlas.backbones.blocks import Config
+from atlas.backbones.model_card import card_facts, write_card
 from atlas.backbones.peft_folder import (
     CONFIG,
     MARKER,
@@ -32,98 +30,7 @@ from atlas.backbones.peft_folder import (
 )
 from atlas.backbones.transformer import TransformerBackbone
 from atlas.federation.clients import Task
-
-_LOAD = """```python
-from peft import PeftModel
-from transformers import {auto}, AutoTokenizer
-
-base = {auto}.from_pretrained({arguments})
-model = PeftModel.from_pretrained(base, "this-folder")
-tokenizer = AutoTokenizer.from_pretrained("{source}")
-```"""
-
-
-def write_card(backbone: TransformerBackbone, task: Task, card: Mapping[str, object]) -> str:
-    """The text of README.md.
-
-    Args:
-        backbone: The base model.
-        task: What the adapter was trained for.
-        card: Facts to list, such as metric values; mappings may be nested.
-    """
-    front = ["library_name: peft", "tags:", "- lora", "- federated-learning"]
-    if "/" in backbone.source:  # the hub refuses anything but its own ids here
-        front.append(f"base_model: {backbone.source}")
-    rows = {
-        "base model": f"`{backbone.source}`",
-        "tokenizer": f"`{backbone.tokenizer_id}`",
-        "task": f"{task.name} ({task.kind})",
-        "labels": ", ".join(task.labels) or "none, answers are text",
-        "metric": task.metric,
-    }
-    facts = dict(_facts(card))
-    return "\n".join(
-        [
-            "---",
-            *front,
-            "---",
-            "",
-            f"# LoRA adapter for {task.name}",
-            "",
-            "A low-rank adapter trained with Atlas. The base model is not part of this folder.",
-            "",
-            *_table(rows),
-            *(["", "## Results", "", *_table(facts)] if facts else []),
-            "",
-            "## How to load it",
-            "",
-            _loading(backbone, task),
-            "",
-        ]
-    )
-
-
-def _loading(backbone: TransformerBackbone, task: Task) -> str:
-    arguments = [f'"{backbone.source}"']
-    auto = "AutoModelForCausalLM"
-    if task.kind == "classification":
-        auto = "AutoModelForSequenceClassification"
-        arguments.append(f"num_labels={len(task.labels)}")
-        arguments.append(f"id2label={dict(enumerate(task.labels))!r}")
-        if backbone.can_generate:
-            arguments.append(f"pad_token_id={backbone.specials.pad}")
-    return _LOAD.format(auto=auto, source=backbone.source, arguments=", ".join(arguments))
-
-
-def _facts(values: Mapping[str, object], before: str = "") -> Iterator[tuple[str, str]]:
-    for key, value in values.items():
-        name = f"{before}{key}"
-        if isinstance(value, Mapping):
-            yield from _facts(value, f"{name}: ")
-        else:
-            yield name, _shown(value)
-
-
-def _shown(value: object) -> str:
-    """A value as text; of a path only its name, since the rest belongs to one machine."""
-    if isinstance(value, float):
-        return f"{value:.4g}"
-    if isinstance(value, list | tuple):
-        return ", ".join(_shown(entry) for entry in value)
-    text = str(value)
-    for path in (PurePosixPath(text), PureWindowsPath(text)):
-        if isinstance(value, Path) or path.is_absolute():
-            return path.name
-    return text
-
-
-def _table(rows: Mapping[str, str]) -> list[str]:
-    def cell(text: str) -> str:
-        return " ".join(text.split()).replace("|", "\\|")
-
-    lines = [f"| {cell(key)} | {cell(value)} |" for key, value in rows.items()]
-    return ["| | |", "|---|---|", *lines]
-
+from atlas.federation.training.evaluate import Limits
 
 __all__ = ["ExportedAdapter", "check_base", "export_adapter", "load_adapter", "merge_adapter"]
 
@@ -133,6 +40,7 @@ def export_adapter(  # noqa: PLR0913
     *,
     backbone: TransformerBackbone,
     task: Task,
+    limits: Limits,
     layers: Layers,
     alpha: float,
     head: Mapping[str, Tensor],
@@ -144,6 +52,7 @@ def export_adapter(  # noqa: PLR0913
         folder: Where to write; an earlier export there is replaced as a whole.
         backbone: The base model.
         task: What the adapter was trained for.
+        limits: How much text it was trained to read and to make.
         layers: Name of a linear module inside the body to A [r, d_in] and B [d_out, r]; modules
             of rank zero are left out, PEFT has no such thing.
         alpha: The update of a module is alpha / r times B A.
@@ -164,11 +73,33 @@ def export_adapter(  # noqa: PLR0913
     ranks = {start + name: a.shape[0] for name, (a, _) in kept.items()}
     about = {"format": 1, "task": asdict(task), "id2label": dict(enumerate(task.labels))}
     about |= {"head": sorted(head), "backbone": describe_base(backbone)}
+    about |= {"limits": asdict(limits), "card": card_facts(card)}
     with whole_folder(folder) as fresh:
         save_file(_plain(tensors), fresh / WEIGHTS, metadata={"format": "pt"})
         _write_json(fresh / CONFIG, _peft_config(backbone, task, ranks, alpha))
         _write_json(fresh / MARKER, about)
-        (fresh / "README.md").write_text(write_card(backbone, task, card), encoding="utf-8")
+        (fresh / "README.md").write_text(write_card(backbone, task, limits, card), encoding="utf-8")
+
+
+def complete_export(
+    folder: Path, *, backbone: TransformerBackbone, adapter: ExportedAdapter
+) -> None:
+    """Make a copied adapter folder one that needs nothing but its base model: add the tokenizer.
+
+    Run folders do without: every client's would be the same.
+
+    Args:
+        folder: A copy of what `export_adapter` wrote.
+        backbone: The base model.
+        adapter: What `load_adapter` read from it.
+    """
+    limits = Limits(**adapter.meta["limits"]) if "limits" in adapter.meta else None
+    tokenizer = copy.deepcopy(backbone.tokenizer)
+    if limits is not None:
+        tokenizer.model_max_length = limits.max_length
+        card = write_card(backbone, adapter.task, limits, adapter.meta["card"], tokenizer="here")
+        (folder / "README.md").write_text(card, encoding="utf-8")
+    tokenizer.save_pretrained(folder)
 
 
 def merge_adapter(folder: Path, *, backbone: TransformerBackbone, adapter: ExportedAdapter) -> None:
@@ -224,7 +155,7 @@ def _peft_config(
         rank_pattern={name: rank for name, rank in ranks.items() if rank != largest},
         modules_to_save=list(dict.fromkeys(heads)) if classifies else None,
         task_type="SEQ_CLS" if classifies else "CAUSAL_LM",
-        base_model_name_or_path=backbone.source,
+        base_model_name_or_path=backbone.location,
         inference_mode=True,
     )
     # A set's order differs between processes; equal adapters are to be equal files.

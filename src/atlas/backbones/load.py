@@ -241,9 +241,12 @@ def _load(
     except UNREADABLE as error:
         raise InputError(f"backbone {where} cannot be loaded: {error}") from error
     name, source = public
-    return TransformerBackbone(
+    backbone = TransformerBackbone(
         model, tokenizer, name=name, source=source, device=device, pooled=pooled
     )
+    if isinstance(where, Path) and source != MINILM_SOURCE:
+        backbone.location = str(where.resolve())
+    return backbone
 
 
 def _check_folder(folder: Path) -> str:

@@ -47,7 +47,8 @@ class TransformerBackbone:
 
     Attributes:
         name: Short name: `minilm`, `tiny`, a hub id, or a folder's own name.
-        source: What model cards and PEFT configs call the base model; never a local path.
+        source: What model cards call the base model; never a local path.
+        location: Where loaders find it: a hub id, or a folder of this machine.
         family: How the model is cut.
         model: The whole model: the body alone for encoders, with `lm_head` for causal models.
         body: The model without any head; names of linear modules are relative to it.
@@ -55,6 +56,7 @@ class TransformerBackbone:
         tokenizer_id: By which equal tokenizers are known.
         specials: Padding, start and end tokens.
         max_positions: The longest input the model can take.
+        stops: Tokens that end a text it makes; empty for encoders.
     """
 
     def __init__(
@@ -79,6 +81,7 @@ class TransformerBackbone:
         """
         self.name = name
         self.source = source
+        self.location = source
         self.family = find_family(model.config.model_type)
         self.can_generate = self.family.mask == "causal"
         self.model = model
@@ -101,7 +104,7 @@ class TransformerBackbone:
         self.tokenizer_id = tokenizer_identity(tokenizer)
         self.specials = Specials.of(tokenizer, self.config)
         self.max_positions: int = self.config.max_position_embeddings - self.family.reserved
-        self._stops = take_stop_tokens(model, self.specials) if self.can_generate else ()
+        self.stops = take_stop_tokens(model, self.specials) if self.can_generate else ()
         self._twins: list[TransformerBackbone] = []
 
     def tokenize(self, task: Task, examples: Sequence[Example], max_length: int) -> Inputs:
@@ -275,7 +278,7 @@ class TransformerBackbone:
             return [""] * len(prompts)
         room = self.max_positions - max_new_tokens
         rows = [prompt_row(ids, room, self.specials) for ids in encode(self.tokenizer, prompts)]
-        new = generate_greedily(self.model, rows, max_new_tokens, self.specials.pad, self._stops)
+        new = generate_greedily(self.model, rows, max_new_tokens, self.specials.pad, self.stops)
         texts: list[str] = self.tokenizer.batch_decode(new, skip_special_tokens=True)
         return texts
 

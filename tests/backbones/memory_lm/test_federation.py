@@ -13,6 +13,7 @@ from atlas.federation.batching.packing import pack
 from atlas.federation.clients import ClientData, Example, Task
 from atlas.federation.exchange.message import decode, encode
 from atlas.federation.rounds import run_round
+from atlas.federation.training.evaluate import Limits
 from tests.backbones.memory_lm.helpers import off, save_backbone
 from tests.helpers import make_client, make_config
 
@@ -105,6 +106,7 @@ def test_an_adapter_is_exported_and_merged(folder, tmp_path, tools):
         tmp_path / "adapter",
         backbone=backbone,
         task=tools.classify,
+        limits=Limits(24, 8),
         layers=layers,
         alpha=8.0,
         head=head,

@@ -11,7 +11,13 @@ from typing import Any
 
 import torch
 
-from atlas.backbones.export import ExportedAdapter, check_base, load_adapter, merge_adapter
+from atlas.backbones.export import (
+    ExportedAdapter,
+    check_base,
+    complete_export,
+    load_adapter,
+    merge_adapter,
+)
 from atlas.backbones.transformer import TransformerBackbone
 from atlas.build.models import open_backbone, text_limits
 from atlas.config.federation import FederationConfig
@@ -54,10 +60,11 @@ def adapter_folder(folder: RunFolder, client: str) -> Path:
 
 
 def export_client(folder: RunFolder, client: str, to: Path) -> None:
-    """Copy a client's PEFT folder; an existing target is never overwritten."""
-    source = adapter_folder(folder, client)
+    """Copy a client's PEFT folder and add its tokenizer; nothing that exists is overwritten."""
+    _, backbone, adapter = _open(folder, client)
     with _fresh_target(to):
-        shutil.copytree(source, to)
+        shutil.copytree(adapter_folder(folder, client), to)
+        complete_export(to, backbone=backbone, adapter=adapter)
 
 
 def export_merged(folder: RunFolder, client: str, to: Path) -> None:

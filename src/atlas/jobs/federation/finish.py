@@ -12,7 +12,7 @@ from torch import Tensor
 
 from atlas.backbones.export import export_adapter
 from atlas.build.federation import Federation
-from atlas.build.models import open_backbone
+from atlas.build.models import open_backbone, text_limits
 from atlas.federation.adapters.adapter import Adapter, adapter_sha256
 from atlas.federation.exchange.message import decode, encode
 from atlas.federation.exchange.transport import Failure, TaskName
@@ -86,6 +86,7 @@ def _export(
                 folder.safe_child(member.id),
                 backbone=open_backbone(federation.config, holder.data.backbone),
                 task=member.task,
+                limits=text_limits(federation.config),
                 layers=adapter.layers,
                 alpha=model.layout.alpha,
                 head=adapter.head,

@@ -29,6 +29,7 @@ from atlas.federation.adapters.adapter import Adapter, Layout, Member, adapter_s
 from atlas.federation.clients import ClientData, Task
 from atlas.federation.fingerprints.compare import Sketches
 from atlas.federation.strategies.base import STRATEGIES, Strategy, find_strategy
+from atlas.federation.training.evaluate import Limits
 from atlas.jobs.federation.answer import adapter_folder
 from atlas.jobs.federation.plan import plan_again
 from atlas.runs.events import read_events
@@ -157,6 +158,7 @@ class Joined:
         layout: Where that adapter sits.
         backbone: The model it belongs to.
         task: The newcomer's task.
+        limits: How much text its model reads and makes.
         card: Facts for the adapter's model card.
     """
 
@@ -166,6 +168,7 @@ class Joined:
     layout: Layout
     backbone: TransformerBackbone
     task: Task
+    limits: Limits
     card: Mapping[str, object]
 
 
@@ -207,6 +210,7 @@ def _export(place: Path, joined: Joined) -> None:
         place,
         backbone=joined.backbone,
         task=joined.task,
+        limits=joined.limits,
         layers=adapter.layers,
         alpha=joined.layout.alpha,
         head=adapter.head,

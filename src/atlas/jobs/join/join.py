@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from atlas.build.federation import Federation, assemble
-from atlas.build.models import open_backbone
+from atlas.build.models import open_backbone, text_limits
 from atlas.config.federation import FederationConfig
 from atlas.config.plan import RankSettings
 from atlas.data.tasks import task_registry
@@ -259,5 +259,6 @@ def _joined(
         layout=start.cohort.layout,
         backbone=open_backbone(guest.config, guest.config.backbone.name),
         task=guest.data.task,
+        limits=text_limits(guest.config),
         card=card,
     )

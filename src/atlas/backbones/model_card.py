@@ -1,0 +1,180 @@
+"""The model card of an exported adapter: what it is, what goes in, and code that asks it.
+
+PEFT's own card is an empty form that names the local folder of the base model. This one names no
+folder: where the base model lies is in adapter_config.json, where loaders look for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path, PurePosixPath, PureWindowsPath
+from typing import Literal
+
+from atlas.backbones.transformer import TransformerBackbone
+from atlas.federation.clients import Task
+from atlas.federation.training.evaluate import Limits
+
+TokenizerPlace = Literal["base", "here"]
+"""Where the tokenizer's files are: with the base model, or in the adapter's own folder."""
+
+_LOAD = """import torch
+from peft import PeftConfig, PeftModel
+from transformers import {auto}, AutoTokenizer
+
+here = "this-folder"
+place = PeftConfig.from_pretrained(here).base_model_name_or_path
+base = {auto}.from_pretrained({arguments})
+model = PeftModel.from_pretrained(base, here).eval()
+tokenizer = AutoTokenizer.from_pretrained({tokenizer})
+"""
+_CLASSIFY = """
+texts = {texts}
+inputs = tokenizer(
+    *texts, truncation="longest_first", max_length={length},
+    return_token_type_ids={segments}, return_tensors="pt",
+)
+with torch.no_grad():
+    logits = model(**inputs).logits[0]
+print(model.config.id2label[int(logits.argmax())], logits.softmax(-1).tolist())
+"""
+_ANSWER = """
+texts = {texts}
+prompt = {prompt}
+ids = tokenizer(prompt, add_special_tokens=False).input_ids
+start = {start}
+ids = (start + ids[max(0, len(start) + len(ids) - {room}) :])[:{room}]
+told = torch.tensor([ids])
+made = model.generate(
+    input_ids=told, attention_mask=torch.ones_like(told), do_sample=False,
+    max_new_tokens={new}, pad_token_id={pad}, eos_token_id={stops},
+)
+answer = tokenizer.decode(made[0, len(ids) :], skip_special_tokens=True).strip()
+print(answer)
+"""
+
+
+def write_card(
+    backbone: TransformerBackbone,
+    task: Task,
+    limits: Limits,
+    card: Mapping[str, object],
+    tokenizer: TokenizerPlace = "base",
+) -> str:
+    """The text of README.md.
+
+    Args:
+        backbone: The base model.
+        task: What the adapter was trained for.
+        limits: How much text it was trained to read and to make.
+        card: Facts to list, such as metric values; mappings may be nested.
+        tokenizer: Where its files are.
+    """
+    front = ["library_name: peft", "tags:", "- lora", "- federated-learning"]
+    if "/" in backbone.source:  # the hub refuses anything but its own ids here
+        front.append(f"base_model: {backbone.source}")
+    rows = {
+        "base model": f"`{backbone.source}`",
+        "tokenizer": f"`{backbone.tokenizer_id}`",
+        "task": f"{task.name} ({task.kind})",
+        "labels": ", ".join(task.labels) or "none, answers are text",
+        "metric": task.metric,
+        "input": _input(task),
+        "longest input": f"{limits.max_length} tokens; other lengths give other scores",
+    }
+    facts = card_facts(card)
+    return "\n".join(
+        [
+            "---",
+            *front,
+            "---",
+            "",
+            f"# LoRA adapter for {task.name}",
+            "",
+            "A low-rank adapter trained with Atlas. The base model is not part of this folder.",
+            "",
+            *_table(rows),
+            *(["", "## Results", "", *_table(facts)] if facts else []),
+            "",
+            "## How to ask it",
+            "",
+            "```python",
+            asking(backbone, task, limits, tokenizer).rstrip(),
+            "```",
+            "",
+        ]
+    )
+
+
+def _input(task: Task) -> str:
+    fields = ", ".join(f"`{name}`" for name in task.text)
+    if task.kind == "causal":
+        return f"a prompt made of {fields}; what is too long is cut from its left"
+    if len(task.text) == 2:
+        return f"{fields} as a pair; what is too long is cut from the longer one"
+    return f"{fields}; what is too long is cut from its end"
+
+
+def asking(
+    backbone: TransformerBackbone, task: Task, limits: Limits, tokenizer: TokenizerPlace
+) -> str:
+    """A program that loads the adapter with PEFT alone and asks it, as the run itself would."""
+    arguments = ["place", f"dtype={backbone.dtype}"]
+    auto = "AutoModelForCausalLM"
+    if task.kind == "classification":
+        auto = "AutoModelForSequenceClassification"
+        arguments.append(f"num_labels={len(task.labels)}")
+        arguments.append(f"id2label={dict(enumerate(task.labels))!r}")
+        if backbone.can_generate:
+            arguments.append(f"pad_token_id={backbone.specials.pad}")
+    where = "here" if tokenizer == "here" else "place"
+    load = _LOAD.format(auto=auto, arguments=", ".join(arguments), tokenizer=where)
+    texts = [f"{field} goes here" for field in task.text]
+    if task.kind == "classification":
+        segments = backbone.family.segments
+        return load + _CLASSIFY.format(texts=texts, length=limits.max_length, segments=segments)
+    values = ", ".join(f"{name}=texts[{i}]" for i, name in enumerate(task.text))
+    prompt = f"{task.prompt!r}.format({values})" if task.prompt else '"\\n".join(texts) + "\\n"'
+    return load + _ANSWER.format(
+        texts=texts,
+        prompt=prompt,
+        start=backbone.specials.start([0]),
+        room=backbone.max_positions - limits.max_new_tokens,
+        new=limits.max_new_tokens,
+        pad=backbone.specials.pad,
+        stops=list(backbone.stops) or None,
+    )
+
+
+def card_facts(card: Mapping[str, object]) -> dict[str, str]:
+    """What a card lists, as names and texts without any path of this machine."""
+    return dict(_facts(card))
+
+
+def _facts(values: Mapping[str, object], before: str = "") -> Iterator[tuple[str, str]]:
+    for key, value in values.items():
+        name = f"{before}{key}"
+        if isinstance(value, Mapping):
+            yield from _facts(value, f"{name}: ")
+        else:
+            yield name, _shown(value)
+
+
+def _shown(value: object) -> str:
+    """A value as text; of a path only its name, since the rest belongs to one machine."""
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    if isinstance(value, list | tuple):
+        return ", ".join(_shown(entry) for entry in value)
+    text = str(value)
+    for path in (PurePosixPath(text), PureWindowsPath(text)):
+        if isinstance(value, Path) or path.is_absolute():
+            return path.name
+    return text
+
+
+def _table(rows: Mapping[str, str]) -> list[str]:
+    def cell(text: str) -> str:
+        return " ".join(text.split()).replace("|", "\\|")
+
+    lines = [f"| {cell(key)} | {cell(value)} |" for key, value in rows.items()]
+    return ["| | |", "|---|---|", *lines]
