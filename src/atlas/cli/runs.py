@@ -38,15 +38,23 @@ def run(
     show_finished(finished, as_json)
 
 
-def resume(name: Run, out: Out = RUNS, as_json: Json = False) -> None:
-    """Go on with a stopped or killed run from its last saved round."""
+def resume(
+    name: Run,
+    overrides: Annotated[
+        list[str] | None,
+        typer.Argument(help="rounds=20 (train.steps=900 for a memory run): go on to a later end."),
+    ] = None,
+    out: Out = RUNS,
+    as_json: Json = False,
+) -> None:
+    """Go on with a stopped or killed run from its last saved round, or with a finished one."""
     from atlas.jobs.runner import resume_run
     from atlas.jobs.show import find_run
     from atlas.report.live import live_display
 
     folder = find_run(name, out)
     with live_display(console(to_stderr=as_json)) as display:
-        finished = resume_run(folder.path, display.event, display.step)
+        finished = resume_run(folder.path, display.event, display.step, overrides or [])
     show_finished(finished, as_json)
 
 

@@ -173,6 +173,37 @@ def load_resolved(path: Path) -> RunConfig:
     return _validate(_read_file(path))
 
 
+LENGTHS = {"federation": "rounds", "memory": "train.steps"}
+"""The one setting of each kind of run that may change after its start: how long it is."""
+
+
+def length_of(config: RunConfig) -> int:
+    """How long a run is: rounds of a federation, steps of a memory run."""
+    return config.train.steps if isinstance(config, MemoryConfig) else config.rounds
+
+
+def lengthened(config: RunConfig, overrides: Sequence[str]) -> RunConfig:
+    """The settings of a run that goes on beyond the end it was started with.
+
+    Args:
+        config: Its settings so far.
+        overrides: Texts such as ``rounds=20``.
+
+    Raises:
+        InputError: Another setting is to change; a run goes on with those it was started with.
+    """
+    allowed, settings = LENGTHS[config.kind], json.loads(config.model_dump_json())
+    for text in overrides:
+        path, value = parse_override(text)
+        if ".".join(path) != allowed:
+            raise InputError(
+                f"{'.'.join(path)}: a run goes on with the settings it was started with; "
+                f"allowed: {allowed}"
+            )
+        set_value(settings, path, value)
+    return _validate(settings)
+
+
 def dump_config(config: RunConfig) -> str:
     """Writes every setting, defaults included, as YAML.
 

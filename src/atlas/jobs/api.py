@@ -44,11 +44,18 @@ class Run:
         """What happened, in order."""
         return read_events(self.folder.events) if self.folder.events.exists() else []
 
-    def resume(self, *, watch: Observe | None = None, progress: Progress | None = None) -> Run:
-        """Go on from the last saved round; a finished run stays as it is."""
+    def resume(
+        self,
+        *overrides: str,
+        watch: Observe | None = None,
+        progress: Progress | None = None,
+        **settings: object,
+    ) -> Run:
+        """Go on from the last saved round; a finished run only to a later end, `rounds=20`."""
         from atlas.jobs.runner import resume_run
 
-        return Run(resume_run(self.path, watch, progress).folder)
+        texts = [*overrides, *override_texts(settings)]
+        return Run(resume_run(self.path, watch, progress, texts).folder)
 
 
 def run(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 import torch
 
-from atlas.config.load import RunConfig, dump_config, load_resolved
+from atlas.config.load import LENGTHS, RunConfig, dump_config, length_of, lengthened, load_resolved
 from atlas.config.memory import MemoryConfig
 from atlas.errors import InputError
 from atlas.runs.checkpoint import Checkpoint, latest_round, save_round
@@ -25,7 +25,7 @@ from atlas.runs.files import write_text_atomic
 from atlas.runs.folder import RunFolder, read_summary
 from atlas.runs.process import machine_facts, share_heap, stop_after_round, usable_cores
 
-ENDINGS = ("stopped", "tested")
+ENDINGS = ("stopped", "tested", "finished")
 """Events of an end that is now no end, or that will be reached again."""
 
 
@@ -108,15 +108,53 @@ def start_run(
 
 
 def resume_run(
-    path: Path, watch: Observe | None = None, progress: Progress | None = None
+    path: Path,
+    watch: Observe | None = None,
+    progress: Progress | None = None,
+    overrides: Sequence[str] = (),
 ) -> Finished:
-    """Go on with a run from its last saved round; of a finished run the summary is returned."""
+    """Go on with a run from its last saved round; of a finished run the summary is returned.
+
+    Args:
+        path: The run folder.
+        watch: Receives events.
+        progress: Receives (what, done, total) during long work.
+        overrides: A new length, `rounds=20` or `train.steps=900`: also a finished run then goes on.
+    """
     folder = RunFolder.open(path)
+    if overrides:
+        lengthen(folder, overrides)
     if (done := known_result(folder)) is not None:
         return done  # whatever today's settings would say of it
     config = load_resolved(folder.config)
     use_threads(recorded_threads(folder))
     return carry_on(open_job(config, progress), folder, watch)
+
+
+def lengthen(folder: RunFolder, overrides: Sequence[str]) -> None:
+    """Have a run end later; what it came to by now is kept until it comes to more.
+
+    Raises:
+        InputError: It is not a length, or not one beyond what the run has made.
+    """
+    before = load_resolved(folder.config)
+    config = lengthened(before, overrides)
+    with folder.lock():
+        saved = latest_round(folder.rounds)
+        if saved is not None and length_of(config) <= (made := _made(saved)):
+            raise InputError(
+                f"{overrides[-1]}: this run has made {made} of {length_of(before)} already; "
+                f"allowed: a number of {LENGTHS[config.kind]} beyond that"
+            )
+        # The settings first: killed in between, the same command again does the rest.
+        write_text_atomic(folder.config, dump_config(config))
+        folder.summary.unlink(missing_ok=True)
+
+
+def _made(saved: Checkpoint) -> int:
+    """How far a saved round is, in what a run's length is counted in."""
+    steps: Any = saved.meta.get("steps", saved.number)
+    return int(steps)
 
 
 def open_job(config: RunConfig, progress: Progress | None) -> Job:
