@@ -19,6 +19,7 @@ from atlas.build.models import (
     start_cohort,
     text_limits,
 )
+from atlas.build.plugins import load_plugins
 from atlas.config.federation import FederationConfig
 from atlas.config.plan import FingerprintSettings
 from atlas.data.clients import load_clients
@@ -71,7 +72,7 @@ class Federation:
 
     @cached_property
     def identity(self) -> dict[str, str]:
-        """Hashes of all examples and of every backbone's weights.
+        """Hashes of all examples, of every backbone's weights and of plugins.
 
         A resumed run must meet the data and models it was started with, or its bits mean nothing.
         """
@@ -82,7 +83,12 @@ class Federation:
                 digest.update(repr((client.id, client.task, splits)).encode())
         names = {holder.data.backbone for holder in self.holders.values()}
         weights = {n: open_backbone(self.config, n).weights_id for n in sorted(names)}
-        return {"data": digest.hexdigest(), **{f"weights of {n}": w for n, w in weights.items()}}
+        plugins = load_plugins(self.config.plugins)
+        return {
+            "data": digest.hexdigest(),
+            **{f"weights of {name}": found for name, found in weights.items()},
+            **{f"plugin {name}": found for name, found in plugins.items()},
+        }
 
 
 def build_federation(config: FederationConfig, progress: Progress | None = None) -> Federation:
@@ -91,6 +97,7 @@ def build_federation(config: FederationConfig, progress: Progress | None = None)
     Raises:
         InputError: If anything the settings name cannot be had.
     """
+    load_plugins(config.plugins)
     _strategy(config)  # a wrong name is told before data is read
     return assemble(config, load_clients(config), progress)
 

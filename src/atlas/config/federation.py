@@ -120,7 +120,7 @@ class PartitionSettings(Settings):
 class DataSettings(Settings):
     """Where examples come from and how they are dealt."""
 
-    source: Literal["synthetic", "files", "hub"] = "synthetic"
+    source: str = Field("synthetic", description="synthetic, files, hub, or a plugin's own")
     path: Path | None = Field(None, description="folder of tasks; default: ATLAS_DATA")
     tasks: list[str] = Field(default_factory=list, description="empty: all synthetic tasks")
     clients_per_task: Positive = 3
@@ -213,6 +213,11 @@ class FederationConfig(Settings):
     data: DataSettings = DataSettings()
     tasks: dict[str, TaskSettings] = Field(default_factory=dict)
     clients: list[ClientSettings] = Field(default_factory=list)
+    plugins: list[str] = Field(
+        default_factory=list,
+        description="code of your own with strategies, tasks or sources of data: .py files, or "
+        "names of installed plugins",
+    )
 
     @model_validator(mode="after")
     def _distinct_clients(self) -> FederationConfig:

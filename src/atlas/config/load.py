@@ -34,6 +34,8 @@ def anchor(settings: dict[str, Any], base: Path) -> dict[str, Any]:
     _apply(anchored, "data", {"path": base}, {})
     _apply(anchored, "task", {"file": base}, {})
     _apply(anchored, "backbone", {}, {"name": base})
+    if isinstance(anchored.get("plugins"), list):
+        anchored["plugins"] = [_plugin(name, base) for name in anchored["plugins"]]
     if isinstance(anchored.get("clients"), list):
         clients = {str(i): client for i, client in enumerate(anchored["clients"])}
         for key in clients:
@@ -44,6 +46,13 @@ def anchor(settings: dict[str, Any], base: Path) -> dict[str, Any]:
         for name in anchored["tasks"]:
             _apply(anchored["tasks"], name, {}, {"path": base})
     return anchored
+
+
+def _plugin(name: object, base: Path) -> object:
+    """A file's path; an installed plugin's name stays as it is."""
+    if not isinstance(name, str) or not name.endswith(".py"):
+        return name
+    return os.path.normpath(base / Path(name).expanduser())
 
 
 def _apply(

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from atlas.config.federation import FederationConfig
+from atlas.config.messages import nearest, show
 from atlas.data.dealing import dealt_clients
 from atlas.data.examples import Source
 from atlas.data.files import FileSource
@@ -15,6 +16,11 @@ from atlas.data.synthetic import synthetic_clients
 from atlas.data.tasks import BENCHMARKS, find_task, task_registry
 from atlas.errors import InputError
 from atlas.federation.clients import ClientData, Task
+
+SYNTHETIC_SOURCE = "synthetic"
+OpenSource = Callable[[Path | None, Mapping[str, Path]], Source]
+"""Opens a source, given `data.path` and the places of single tasks."""
+SOURCES: dict[str, OpenSource] = {"files": FileSource, "hub": HubSource}
 
 
 def load_clients(config: FederationConfig) -> list[ClientData]:
@@ -27,11 +33,12 @@ def load_clients(config: FederationConfig) -> list[ClientData]:
     Raises:
         InputError: If a task is unknown, or data is missing, bad or too small.
     """
+    _check_source(config.data.source)
     registry = task_registry(config.tasks)
     if config.clients:
         _check_unused(config)
         clients = own_clients(config, registry)
-    elif config.data.source == "synthetic":
+    elif config.data.source == SYNTHETIC_SOURCE:
         _check_once(config.data.tasks)
         _check_apart(config.data.tests)
         clients = synthetic_clients(config.data, config.seed)
@@ -61,9 +68,22 @@ def _open_source(config: FederationConfig) -> Source:
         if settings.path is not None
     }
     root = config.data.path.expanduser() if config.data.path is not None else None
-    if config.data.source == "files":
-        return FileSource(root, elsewhere)
-    return HubSource(root, elsewhere)
+    return SOURCES[config.data.source](root, elsewhere)
+
+
+def register_source(name: str, opened: OpenSource) -> None:
+    """Make a source of records known by a name for `data.source`; a name can be taken once."""
+    if name in SOURCES or name == SYNTHETIC_SOURCE:
+        raise ValueError(f"source {name!r} is registered twice")
+    SOURCES[name] = opened
+
+
+def _check_source(name: str) -> None:
+    known = [SYNTHETIC_SOURCE, *SOURCES]
+    if name not in known:
+        guess = nearest(name, known)
+        hint = f" did you mean {guess}?" if guess else ""
+        raise InputError(f"data.source: {show(name)};{hint} allowed: {', '.join(known)}")
 
 
 def _check_unused(config: FederationConfig) -> None:

@@ -78,6 +78,14 @@ BENCHMARKS: dict[str, Task] = {
 TASKS: dict[str, Task] = {**BENCHMARKS, **SYNTHETIC}
 
 
+def register_task(task: Task) -> Task:
+    """Make a task known by its name; a name can be taken once."""
+    if task.name in TASKS:
+        raise ValueError(f"task {task.name!r} is registered twice")
+    TASKS[task.name] = task
+    return task
+
+
 def task_registry(user: Mapping[str, TaskSettings]) -> dict[str, Task]:
     """The built-in tasks and the user's own.
 

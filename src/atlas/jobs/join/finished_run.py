@@ -21,6 +21,7 @@ from atlas.backbones.export import ExportedAdapter, check_base, export_adapter, 
 from atlas.backbones.transformer import TransformerBackbone
 from atlas.build.federation import Federation, assemble
 from atlas.build.models import open_backbone
+from atlas.build.plugins import load_plugins
 from atlas.config.federation import FederationConfig
 from atlas.config.load import load_resolved_federation
 from atlas.config.plan import RankSettings
@@ -62,6 +63,7 @@ def open_finished(folder: RunFolder) -> FinishedRun:
         InputError: If it has not finished, never made fingerprints or has lost adapters.
     """
     config = load_resolved_federation(folder.config)
+    load_plugins(config.plugins)
     strategy = find_strategy(config.strategy)
     if strategy.plans == "nothing":
         allowed = ", ".join(sorted(n for n, s in STRATEGIES.items() if s.plans != "nothing"))

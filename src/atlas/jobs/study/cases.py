@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from atlas.build.plugins import load_plugins
 from atlas.config.federation import FederationConfig
 from atlas.config.grid import Case, Combination, lay_out
 from atlas.config.load import dump_config, load_federation
@@ -122,6 +123,7 @@ def plan_study(
     configs = []
     for case in cases:
         configs.append(load_federation(source, case.overrides))
+        load_plugins(configs[-1].plugins)
         find_strategy(configs[-1].strategy)
     configs = share_shadows(configs)
     pools = any(config.strategy == CEILING for config in configs)
