@@ -12,12 +12,12 @@ import typer
 
 from atlas import __version__
 from atlas.cli import clients, machine, runs, studies
+from atlas.cli.common import STOPPED
 from atlas.errors import InputError
 
 app = typer.Typer(
     help="Language models made personal per token, per round and per federation.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
 )
 app.command()(runs.run)
@@ -49,7 +49,7 @@ def _root(
 
 
 def main() -> None:
-    """Run the command line; bad input exits with 2, a failed run with 1."""
+    """Run the command line; bad input exits with 2, a failed run with 1, a stopped one with 130."""
     try:
         app()
     except InputError as error:
@@ -57,7 +57,7 @@ def main() -> None:
         sys.exit(2)
     except KeyboardInterrupt:
         typer.echo("interrupted; what was saved is kept", err=True)
-        sys.exit(130)
+        sys.exit(STOPPED)
     except (RuntimeError, OSError, MemoryError) as error:
         typer.echo(f"failed: {type(error).__name__}: {error}", err=True)
         sys.exit(1)

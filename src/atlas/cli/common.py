@@ -9,6 +9,9 @@ from typing import Annotated, Any
 
 import typer
 
+STOPPED = 130
+"""Exit code of a run or study that Ctrl-C or SIGTERM ended after a saved round, as shells use it
+for what Ctrl-C ended: a script must not take an unfinished run for a finished one."""
 WIDE = 200
 """Letters in a line of a file."""
 
@@ -49,7 +52,7 @@ def show_finished(finished: Any, as_json: bool) -> None:  # noqa: ANN401
             as_json,
             lambda: f"stopped after round {done['done']}; go on with: atlas resume {folder.path}",
         )
-        return
+        raise typer.Exit(STOPPED)
     found = describe_run(folder)
     show_result(finished.summary, as_json, lambda: summary_table(found))
     if not as_json:
