@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from atlas import __version__
-from atlas.cli import clients, machine, runs, studies
+from atlas.cli import catalogue, clients, machine, runs, studies
 from atlas.cli.common import STOPPED
 from atlas.errors import InputError
 
@@ -29,6 +29,9 @@ app.command()(clients.join)
 app.command()(clients.export)
 app.command()(clients.predict)
 app.command("eval")(clients.evaluate)
+app.command()(catalogue.presets)
+app.command()(catalogue.strategies)
+app.command()(catalogue.settings)
 app.command()(machine.bench)
 app.command()(machine.doctor)
 

@@ -64,6 +64,14 @@ Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 Out = Annotated[Path, typer.Option("--out", help="Folder that holds run folders.")]
 Client = Annotated[str, typer.Option("--client", help="Client id.")]
 Run = Annotated[str, typer.Argument(help="A run folder, or the name of one under --out.")]
-Source = Annotated[str, typer.Argument(help="A preset's name or a YAML file.")]
-Overrides = Annotated[list[str] | None, typer.Argument(help="key=value settings.")]
+Source = Annotated[
+    str, typer.Argument(help="A preset's name (atlas presets lists them) or a YAML file.")
+]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Argument(
+        help="key=value settings, listed by: atlas settings. size=quick and size=full pick a "
+        "smaller or larger form of the run, where the preset or file has one under sizes."
+    ),
+]
 RUNS = Path("runs")
