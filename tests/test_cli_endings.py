@@ -1,6 +1,8 @@
 """How the verbs end: exit codes, and what is said of runs that stopped or could not be done."""
 
+import json
 import os
+import re
 import signal
 
 import pytest
@@ -65,6 +67,24 @@ def test_runs_of_workers_are_listed_once(atlas):
     assert code == 0, err
     assert sum(line.endswith("seed=0: began") for line in err.splitlines()) == 1
     assert not any(line.endswith("seed=0") for line in err.splitlines()), err
+    code, out, _ = atlas("show")
+    assert code == 0
+    (name,) = re.findall(r"demo-compare-[0-9a-f]{8}", out)
+    assert json.loads(atlas("show", "--json")[1]) == [], "only runs, as before"
+    shown = atlas("show", name)
+    assert shown[0] == 0 and "task by task" in shown[1]
+
+
+def test_newcomers_are_listed_with_the_run_they_joined(atlas, tmp_path):
+    assert atlas("run", *TINY)[0] == 0
+    joins = tmp_path / "runs" / "demo" / "joins"
+    joins.mkdir()
+    record = {"client": "shop", "cluster": 1, "scores": {"start": 0.625, "alone": None}}
+    (joins / "shop.json").write_text(json.dumps(record))
+    (joins / "broken.json").write_text("{")
+    code, out, _ = atlas("show")
+    assert code == 0
+    assert ["shop", "demo", "1", "62.5"] in [line.split() for line in out.splitlines()]
 
 
 def test_shell_completion_is_offered(atlas):

@@ -6,7 +6,7 @@ Nothing heavy is imported before a verb needs it, so that `atlas --help` answers
 from __future__ import annotations
 
 import sys
-from typing import Annotated
+from typing import Annotated, Any, get_type_hints
 
 import typer
 
@@ -51,10 +51,25 @@ def _root(
     del version
 
 
+def command_line() -> Any:  # noqa: ANN401 - a click group, which typer does not name
+    """The verbs as click commands, with the help of their arguments.
+
+    click 8.5 forgets what typer 0.20 tells it of arguments, so it is told again.
+    """
+    group: Any = typer.main.get_command(app)
+    for command in group.commands.values():
+        told = get_type_hints(command.callback, include_extras=True)
+        for parameter in command.params:
+            notes = getattr(told.get(parameter.name), "__metadata__", ())
+            for note in notes if parameter.param_type_name == "argument" else ():
+                parameter.help = note.help
+    return group
+
+
 def main() -> None:
     """Run the command line; bad input exits with 2, a failed run with 1, a stopped one with 130."""
     try:
-        app()
+        command_line()()
     except InputError as error:
         typer.echo(f"error: {error}", err=True)
         sys.exit(2)

@@ -41,7 +41,7 @@ def show_result(result: object, as_json: bool, render: Any) -> None:  # noqa: AN
 def show_finished(finished: Any, as_json: bool) -> None:  # noqa: ANN401
     """The table (or JSON) of a finished run and where its results are."""
     from atlas.jobs.show import describe_run
-    from atlas.report.tables.runs import summary_table
+    from atlas.report.words.ending import run_view
 
     folder = finished.folder
     if finished.summary is None:
@@ -54,10 +54,7 @@ def show_finished(finished: Any, as_json: bool) -> None:  # noqa: ANN401
         )
         raise typer.Exit(STOPPED)
     found = describe_run(folder)
-    show_result(finished.summary, as_json, lambda: summary_table(found))
-    if not as_json:
-        place = folder.models if found["kind"] == "memory" else folder.adapters
-        typer.echo(f"run folder: {folder.path}   {place.name}: {place}")
+    show_result(finished.summary, as_json, lambda: run_view(folder, found))
 
 
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
