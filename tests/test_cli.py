@@ -88,7 +88,12 @@ def test_a_run_and_all_that_can_be_done_with_it(atlas, tmp_path):
     lines = [{"sentence": f"The day was {w}.", "label": i % 2} for i, w in enumerate("abcd")]
     (tmp_path / "days.jsonl").write_text("\n".join(map(json.dumps, lines)))
     code, out, _ = atlas("eval", "demo", "days.jsonl", "--client", "sentiment-1", "--json")
-    assert json.loads(out)["examples"] == 4
+    found = json.loads(out)
+    assert found["examples"] == 4 and found["accuracy"] <= 1
+    code, out, _ = atlas("eval", "demo", "days.jsonl", "--client", "sentiment-1")
+    told = dict(line.split() for line in out.splitlines())
+    assert told["accuracy"] == f"{100 * found['accuracy']:.1f}"
+    assert told["loss"] == f"{found['loss']:.3f}"
 
     code, out, _ = atlas("export", "demo", "--client", "order-1", "--to", "mine")
     assert code == 0
@@ -110,7 +115,17 @@ def test_plain_run_ends_with_the_table_and_where_things_are(atlas):
     header = next(row for row in rows if row[:1] == ["client"])
     assert header[:2] == ["client", "task"]
     assert header[2:] == ["ranks", "majority", "alone", "federated", "gain", "up", "down"]
-    assert out.rstrip().splitlines()[-1] == "run folder: runs/demo   adapters: runs/demo/adapters"
+    assert "atlas, 1 round, " in out
+    end = {line.partition(":")[0]: line.partition(":")[2].strip() for line in out.splitlines()[-4:]}
+    assert end["run folder"] == "runs/demo"
+    assert end["plots"].startswith("runs/demo/plots (") and "clients.png" in end["plots"]
+    assert end["adapters"].startswith("runs/demo/adapters ")
+    assert end["next"].startswith("atlas export runs/demo --client ")
+    said = " ".join(out.split())
+    assert "With 12 test examples a client, one score is known to about ±" in said
+    assert "gain: federated minus alone" in said
+    shown = atlas("show", "demo")[1]
+    assert shown.splitlines()[-4:] == out.splitlines()[-4:]
 
 
 def test_doctor(atlas):

@@ -6,18 +6,18 @@ Nothing heavy is imported before a verb needs it, so that `atlas --help` answers
 from __future__ import annotations
 
 import sys
-from typing import Annotated
+from typing import Annotated, Any, get_type_hints
 
 import typer
 
 from atlas import __version__
-from atlas.cli import clients, machine, runs, studies
+from atlas.cli import catalogue, clients, machine, runs, studies
+from atlas.cli.common import STOPPED
 from atlas.errors import InputError
 
 app = typer.Typer(
     help="Language models made personal per token, per round and per federation.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
 )
 app.command()(runs.run)
@@ -29,6 +29,9 @@ app.command()(clients.join)
 app.command()(clients.export)
 app.command()(clients.predict)
 app.command("eval")(clients.evaluate)
+app.command()(catalogue.presets)
+app.command()(catalogue.strategies)
+app.command()(catalogue.settings)
 app.command()(machine.bench)
 app.command()(machine.doctor)
 
@@ -48,16 +51,31 @@ def _root(
     del version
 
 
+def command_line() -> Any:  # noqa: ANN401 - a click group, which typer does not name
+    """The verbs as click commands, with the help of their arguments.
+
+    click 8.5 forgets what typer 0.20 tells it of arguments, so it is told again.
+    """
+    group: Any = typer.main.get_command(app)
+    for command in group.commands.values():
+        told = get_type_hints(command.callback, include_extras=True)
+        for parameter in command.params:
+            notes = getattr(told.get(parameter.name), "__metadata__", ())
+            for note in notes if parameter.param_type_name == "argument" else ():
+                parameter.help = note.help
+    return group
+
+
 def main() -> None:
-    """Run the command line; bad input exits with 2, a failed run with 1."""
+    """Run the command line; bad input exits with 2, a failed run with 1, a stopped one with 130."""
     try:
-        app()
+        command_line()()
     except InputError as error:
         typer.echo(f"error: {error}", err=True)
         sys.exit(2)
     except KeyboardInterrupt:
         typer.echo("interrupted; what was saved is kept", err=True)
-        sys.exit(130)
+        sys.exit(STOPPED)
     except (RuntimeError, OSError, MemoryError) as error:
         typer.echo(f"failed: {type(error).__name__}: {error}", err=True)
         sys.exit(1)

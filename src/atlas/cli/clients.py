@@ -97,9 +97,14 @@ def evaluate(
 
     result = evaluate_file(find_run(name, out), client, file)
     show_result(
-        result, as_json, lambda: "\n".join(f"{k:>18}  {_value(v)}" for k, v in result.items())
+        result, as_json, lambda: "\n".join(f"{k:>18}  {_value(k, v)}" for k, v in result.items())
     )
 
 
-def _value(value: object) -> str:
-    return f"{value:.4f}" if isinstance(value, float) else str(value)
+def _value(name: str, value: object) -> str:
+    """Scores in percent, as tables show them; a loss is none."""
+    from atlas.report.tables.runs import percent
+
+    if not isinstance(value, float):
+        return str(value)
+    return f"{value:.3f}" if name == "loss" else percent(value)

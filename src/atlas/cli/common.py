@@ -9,6 +9,9 @@ from typing import Annotated, Any
 
 import typer
 
+STOPPED = 130
+"""Exit code of a run or study that Ctrl-C or SIGTERM ended after a saved round, as shells use it
+for what Ctrl-C ended: a script must not take an unfinished run for a finished one."""
 WIDE = 200
 """Letters in a line of a file."""
 
@@ -38,7 +41,7 @@ def show_result(result: object, as_json: bool, render: Any) -> None:  # noqa: AN
 def show_finished(finished: Any, as_json: bool) -> None:  # noqa: ANN401
     """The table (or JSON) of a finished run and where its results are."""
     from atlas.jobs.show import describe_run
-    from atlas.report.tables.runs import summary_table
+    from atlas.report.words.ending import run_view
 
     folder = finished.folder
     if finished.summary is None:
@@ -49,18 +52,23 @@ def show_finished(finished: Any, as_json: bool) -> None:  # noqa: ANN401
             as_json,
             lambda: f"stopped after round {done['done']}; go on with: atlas resume {folder.path}",
         )
-        return
+        raise typer.Exit(STOPPED)
     found = describe_run(folder)
-    show_result(finished.summary, as_json, lambda: summary_table(found))
-    if not as_json:
-        place = folder.models if found["kind"] == "memory" else folder.adapters
-        typer.echo(f"run folder: {folder.path}   {place.name}: {place}")
+    show_result(finished.summary, as_json, lambda: run_view(folder, found))
 
 
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 Out = Annotated[Path, typer.Option("--out", help="Folder that holds run folders.")]
 Client = Annotated[str, typer.Option("--client", help="Client id.")]
 Run = Annotated[str, typer.Argument(help="A run folder, or the name of one under --out.")]
-Source = Annotated[str, typer.Argument(help="A preset's name or a YAML file.")]
-Overrides = Annotated[list[str] | None, typer.Argument(help="key=value settings.")]
+Source = Annotated[
+    str, typer.Argument(help="A preset's name (atlas presets lists them) or a YAML file.")
+]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Argument(
+        help="key=value settings, listed by: atlas settings. size=quick and size=full pick a "
+        "smaller or larger form of the run, where the preset or file has one under sizes."
+    ),
+]
 RUNS = Path("runs")

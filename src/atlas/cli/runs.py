@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -25,7 +26,10 @@ def run(
     out: Out = RUNS,
     as_json: Json = False,
 ) -> None:
-    """Run a job: a preset or a YAML file, with key=value settings on top."""
+    """Run a job: a preset or a YAML file, with key=value settings on top.
+
+    size=quick and size=full pick a smaller or larger form of it.
+    """
     from atlas.config.load import load_config
     from atlas.jobs.runner import start_run
     from atlas.report.live import live_display
@@ -78,16 +82,30 @@ def show(
     out: Out = RUNS,
     as_json: Json = False,
 ) -> None:
-    """List runs, or show one run's summary."""
-    from atlas.jobs.show import describe_run, find_run, list_runs
-    from atlas.report.tables.runs import runs_table, summary_table
+    """List runs, studies and newcomers, or show what one run or study came to."""
+    from atlas.jobs.show import (
+        describe_run,
+        find_run,
+        find_study,
+        list_joins,
+        list_runs,
+        list_studies,
+    )
+    from atlas.report.tables.compare import compare_table
+    from atlas.report.tables.runs import everything_view, runs_table
+    from atlas.report.words.ending import run_view
 
     if name is None:
-        rows = list_runs(out)
-        show_result(rows, as_json, lambda: runs_table(rows))
+        rows, studies = list_runs(out), list_studies(out)
+        joins = {row["run"]: list_joins(Path(row["path"])) for row in rows}
+        show_result(rows, as_json, lambda: everything_view(rows, studies, joins))
         return
-    found = describe_run(find_run(name, out))
+    if (study := find_study(name, out)) is not None:
+        show_result(study, as_json, lambda: compare_table(study))
+        return
+    folder = find_run(name, out)
+    found = describe_run(folder)
     if found["summary"] is None:
         show_result(found, as_json, lambda: runs_table([found]))
     else:
-        show_result(found["summary"], as_json, lambda: summary_table(found))
+        show_result(found["summary"], as_json, lambda: run_view(folder, found))

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from atlas.cli.common import RUNS, Json, Out, Source, console, show_result
+from atlas.cli.common import RUNS, STOPPED, Json, Out, Source, console, show_result
 
 
 def compare(  # noqa: PLR0913
@@ -38,23 +38,24 @@ def compare(  # noqa: PLR0913
 
     def announce(number: int, total: int, combination: Mapping[str, str]) -> None:
         words = " ".join(f"{key}={value}" for key, value in combination.items())
-        lines.print(f"[{number}/{total}] {words}", markup=False, highlight=False)
+        lines.print(f"[{number}/{total}] {words}", markup=False, highlight=False, soft_wrap=True)
 
     with live_display(lines) as display:
-        whole = True
+        whole, told = True, announce if workers == 1 else None
         if workers > 1:
             jobs = study.jobs()
 
             def say(number: int, news: str) -> None:
                 words = " ".join(f"{k}={value}" for k, value in jobs[number - 1][0].keys.items())
                 line = f"[{number}/{len(jobs)}] {words}: {news}"
-                lines.print(line, markup=False, highlight=False)
+                lines.print(line, markup=False, highlight=False, soft_wrap=True)
 
             study, whole = finish_apart(study, out, workers, say)
-        result = run_study(study, out, announce, display.event, display.step) if whole else None
+        # What workers have announced and finished is only read now, and not announced again.
+        result = run_study(study, out, told, display.event, display.step) if whole else None
     if result is None:
         typer.echo("stopped; the same command goes on from here", err=True)
-        return
+        raise typer.Exit(STOPPED)
     show_result(result, as_json, lambda: compare_table(result))
     if not as_json:
         typer.echo(f"runs, compare.json, compare.csv and plots/: {out / study.name}")

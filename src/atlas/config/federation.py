@@ -31,7 +31,9 @@ class BackboneSettings(Settings):
 
     name: str = Field("minilm", description="minilm, tiny, tiny-causal, a folder, or a hub id")
     allow_hub: bool = Field(False, description="may fetch `name` from the model hub")
-    dtype: Literal["float32", "float64", "bfloat16"] = "float32"
+    dtype: Literal["float32", "float64", "bfloat16"] = Field(
+        "float32", description="numbers that weights and adapters are held in"
+    )
     max_length: Annotated[int, Field(ge=4, le=8192)] = Field(64, description="tokens kept")
     max_new_tokens: Annotated[int, Field(ge=1, le=4096)] = Field(
         64, description="length limit of generated answers"
@@ -50,17 +52,19 @@ class AdapterSettings(Settings):
         description="linear modules: query, key, value, output, up, down, gate, or their own names",
     )
     blocks: Positive = Field(2, description="adapters sit in the last so many blocks")
-    rank: Annotated[int, Field(ge=1, le=512)] = 8
+    rank: Annotated[int, Field(ge=1, le=512)] = Field(8, description="rank of every client")
     ranks: dict[ClientId, int | list[int]] = Field(
         default_factory=dict, description="ranks of single clients: one number, or one per layer"
     )
-    alpha: Annotated[float, Field(gt=0)] = 16.0
+    alpha: Annotated[float, Field(gt=0)] = Field(
+        16.0, description="a layer adds (alpha / rank) B A"
+    )
 
 
 class EarlyStopSettings(Settings):
     """Ends a client's local training once its validation loss stops falling."""
 
-    patience: Positive = 1
+    patience: Positive = Field(1, description="epochs without a better validation loss")
 
 
 class TrainSettings(Settings):
@@ -68,14 +72,24 @@ class TrainSettings(Settings):
 
     epochs: Positive | None = Field(1, description="local epochs per round; null with `steps`")
     steps: Positive | None = Field(None, description="local steps per round instead of epochs")
-    batch: Positive = 16
-    lr: Annotated[float, Field(gt=0, le=1)] = 5e-4
-    head_lr: Annotated[float, Field(gt=0, le=1)] | None = Field(None, description="default: lr")
-    schedule: Literal["constant", "linear", "cosine"] = "constant"
+    batch: Positive = Field(16, description="examples per step")
+    lr: Annotated[float, Field(gt=0, le=1)] = Field(5e-4, description="learning rate of adapters")
+    head_lr: Annotated[float, Field(gt=0, le=1)] | None = Field(
+        None, description="learning rate of the head; default: lr"
+    )
+    schedule: Literal["constant", "linear", "cosine"] = Field(
+        "constant", description="how the learning rate falls over the whole run"
+    )
     warmup: Share = Field(0.0, description="share of the run over which lr rises from zero")
-    round_decay: Annotated[float, Field(gt=0, le=1)] = 1.0
-    weight_decay: Annotated[float, Field(ge=0, le=1)] = 0.01
-    clip: Annotated[float, Field(gt=0)] | None = 1.0
+    round_decay: Annotated[float, Field(gt=0, le=1)] = Field(
+        1.0, description="factor on the learning rate from round to round"
+    )
+    weight_decay: Annotated[float, Field(ge=0, le=1)] = Field(
+        0.01, description="decoupled, as in AdamW"
+    )
+    clip: Annotated[float, Field(gt=0)] | None = Field(
+        1.0, description="largest gradient norm of a client; null: none"
+    )
     keep_moments: bool = Field(False, description="carry optimiser moments over rounds")
     weigh: Weighing = Field(
         "examples",
@@ -85,7 +99,9 @@ class TrainSettings(Settings):
     anchor: Annotated[float, Field(ge=0)] = Field(
         0.1, description="pull toward the anchor: fedprox's mu, ditto's lambda"
     )
-    early_stop: EarlyStopSettings | None = None
+    early_stop: EarlyStopSettings | None = Field(
+        None, description="end local training once the validation loss stops falling; null: never"
+    )
     stacked: bool = Field(True, description="false trains clients one by one (the slow twin)")
     prefix_cache_mb: Annotated[int, Field(ge=0)] | None = Field(
         None,
@@ -112,7 +128,9 @@ class TrainSettings(Settings):
 class PartitionSettings(Settings):
     """How one task's training data is dealt to its clients."""
 
-    method: Literal["iid", "dirichlet", "field"] = "iid"
+    method: Literal["iid", "dirichlet", "field"] = Field(
+        "iid", description="dealt at random, in unequal shares of labels, or by a field of records"
+    )
     alpha: Annotated[float, Field(gt=0)] = Field(0.5, description="dirichlet concentration")
     field: str | None = Field(None, description="record field that names the client's share")
 
@@ -120,10 +138,14 @@ class PartitionSettings(Settings):
 class DataSettings(Settings):
     """Where examples come from and how they are dealt."""
 
-    source: str = Field("synthetic", description="synthetic, files, hub, or a plugin's own")
+    source: str = Field(
+        "synthetic",
+        description="synthetic (made here), files (folders of `path`), hub (by its library), or "
+        "the name of a plugin's own",
+    )
     path: Path | None = Field(None, description="folder of tasks; default: ATLAS_DATA")
     tasks: list[str] = Field(default_factory=list, description="empty: all synthetic tasks")
-    clients_per_task: Positive = 3
+    clients_per_task: Positive = Field(3, description="clients among whom a task is dealt")
     partition: PartitionSettings = PartitionSettings()
     partitions: dict[str, PartitionSettings] = Field(
         default_factory=dict, description="partition of single tasks, over `partition`"
@@ -147,40 +169,46 @@ class DataSettings(Settings):
 class TaskSettings(Settings):
     """A task of the user's own."""
 
-    kind: Literal["classification", "causal"] = "classification"
-    text: list[str] = Field(min_length=1, max_length=8)
-    label: str = "label"
-    labels: list[str] = Field(default_factory=list)
-    metric: Metric = "accuracy"
-    prompt: str = ""
-    choices: str = ""
-    answer_marker: str = ""
+    kind: Literal["classification", "causal"] = Field(
+        "classification", description="choose a label, or write an answer"
+    )
+    text: list[str] = Field(
+        min_length=1, max_length=8, description="fields of a record that are read"
+    )
+    label: str = Field("label", description="field that holds the label or the answer")
+    labels: list[str] = Field(default_factory=list, description="names of the labels, in order")
+    metric: Metric = Field("accuracy", description="what its clients are scored by")
+    prompt: str = Field("", description="causal: the prompt, with {field} for every text field")
+    choices: str = Field("", description="causal: field with candidate answers, for accuracy")
+    answer_marker: str = Field("", description="causal: only what comes after it is compared")
     path: Path | None = Field(None, description="folder or hub id of its files, if elsewhere")
 
 
 class ClientSettings(Settings):
     """One client of the user's own federation."""
 
-    id: ClientId
-    task: str
+    id: ClientId = Field(description="its name in tables and folders")
+    task: str = Field(description="a task of `tasks`, or one that is built in")
     data: Path = Field(description="JSONL or CSV file, split here into train, validation, test")
     test_data: Path | None = Field(None, description="a separate test file")
-    device: str = ""
-    backbone: str = ""
+    device: str = Field("", description="bounds its ranks, unless ranks.method is fixed")
+    backbone: str = Field("", description="a model of its own; default: backbone.name")
 
 
 class FederationConfig(Settings):
     """A whole federation."""
 
-    kind: Literal["federation"] = "federation"
-    name: Annotated[str, Field(pattern=CLIENT_ID)] = "federation"
-    seed: Annotated[int, Field(ge=0)] = 0
-    device: Literal["cpu", "cuda"] = "cpu"
+    kind: Literal["federation"] = Field("federation", description="clients that share a model")
+    name: Annotated[str, Field(pattern=CLIENT_ID)] = Field(
+        "federation", description="name of the run folder"
+    )
+    seed: Annotated[int, Field(ge=0)] = Field(0, description="every draw of the run follows it")
+    device: Literal["cpu", "cuda"] = Field("cpu", description="what models run on")
     threads: Annotated[int, Field(ge=1, le=1024)] | None = Field(
         None, description="torch threads; default: all cores"
     )
-    rounds: Positive = 5
-    strategy: str = "fedavg"
+    rounds: Positive = Field(5, description="rounds of local training and mixing")
+    strategy: str = Field("fedavg", description="who learns from whom; see atlas strategies")
     keep_best: bool | None = Field(
         None, description="clients accept mixtures by validation; null: as the strategy says"
     )
@@ -211,8 +239,12 @@ class FederationConfig(Settings):
     clusters: ClusterSettings = ClusterSettings()
     relation: RelationSettings = RelationSettings()
     data: DataSettings = DataSettings()
-    tasks: dict[str, TaskSettings] = Field(default_factory=dict)
-    clients: list[ClientSettings] = Field(default_factory=list)
+    tasks: dict[str, TaskSettings] = Field(
+        default_factory=dict, description="tasks of the user's own, by name"
+    )
+    clients: list[ClientSettings] = Field(
+        default_factory=list, description="clients of the user's own; replaces `data`"
+    )
     plugins: list[str] = Field(
         default_factory=list,
         description="code of your own with strategies, tasks or sources of data: .py files, or "

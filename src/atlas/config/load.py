@@ -108,6 +108,19 @@ RunConfig = FederationConfig | MemoryConfig
 KINDS: dict[str, type[RunConfig]] = {"federation": FederationConfig, "memory": MemoryConfig}
 
 
+def check_kind(kind: object) -> list[str]:
+    """The kinds of run that are meant; all, where it is None.
+
+    Raises:
+        InputError: There is no such kind.
+    """
+    if kind is None:
+        return list(KINDS)
+    if not isinstance(kind, str) or kind not in KINDS:
+        raise InputError(f"kind: {show(kind)} is unknown; allowed: {', '.join(KINDS)}")
+    return [kind]
+
+
 def preset_names() -> list[str]:
     """Returns the names of the presets that come with the package, sorted."""
     folder = _preset_folder()
@@ -115,6 +128,11 @@ def preset_names() -> list[str]:
         return []
     names = [entry.name for entry in folder.iterdir()]
     return sorted(name.removesuffix(".yaml") for name in names if name.endswith(".yaml"))
+
+
+def preset_text(name: str) -> str:
+    """Returns a preset as it is written, comments included."""
+    return (_preset_folder() / f"{name}.yaml").read_text("utf-8")
 
 
 def load_config(source: str, overrides: Sequence[str]) -> RunConfig:
@@ -233,8 +251,7 @@ def _read_source(source: str) -> dict[str, Any]:
     """Reads a preset by its name, or a file by its path."""
     presets = preset_names()
     if source in presets:
-        data = (_preset_folder() / f"{source}.yaml").read_bytes()
-        return parse_mapping(data, f"preset {source}")
+        return parse_mapping(preset_text(source).encode(), f"preset {source}")
     path = Path(source)
     try:
         found = path.is_file()
@@ -283,12 +300,15 @@ def _resolve_size(
     return merge(base, sizes[size])
 
 
+def _kind_of(settings: dict[str, Any]) -> str:
+    # null is no kind, though `check_kind` takes it for all of them.
+    kind = settings.get("kind", "federation")
+    return check_kind("null" if kind is None else kind)[0]
+
+
 def _validate(settings: dict[str, Any]) -> RunConfig:
     """Checks plain values against the model of their kind."""
-    kind = settings.get("kind", "federation")
-    if not isinstance(kind, str) or kind not in KINDS:
-        raise InputError(f"kind: {show(kind)} is unknown; allowed: {', '.join(KINDS)}")
-    model = KINDS[kind]
+    model = KINDS[_kind_of(settings)]
     try:
         # JSON input lets strict checks tell true from 1 and "1" from 1, and still read paths.
         return model.model_validate_json(json.dumps(settings), strict=True)

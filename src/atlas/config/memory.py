@@ -21,7 +21,9 @@ Floor = Annotated[float, Field(ge=0, lt=1)]
 class SequenceSettings(Settings):
     """What is read: pairs and then questions far from them, or the bytes of a text."""
 
-    name: Literal["recall", "text"] = "recall"
+    name: Literal["recall", "text"] = Field(
+        "recall", description="pairs and then questions, or a file of text byte by byte"
+    )
     length: Annotated[int, Field(ge=4)] = Field(64, description="tokens of a sequence")
     vocabulary: Annotated[int, Field(ge=4)] | None = Field(
         None, description="recall: half keys, half values; default: 64"
@@ -113,14 +115,16 @@ class MemoryModelSettings(Settings):
     """The model; see docs/memory-model.md."""
 
     width: Positive = Field(64, description="of a token")
-    blocks: Positive = 2
-    heads: Positive = 2
+    blocks: Positive = Field(2, description="blocks of the model")
+    heads: Positive = Field(2, description="heads of attention and memory")
     feed_forward: Positive = Field(128, description="width of the feed-forward part")
     feed_forward_kind: Literal["swiglu", "continuum"] = Field(
         "swiglu", description="continuum: levels that learn at different speeds"
     )
     window: Positive = Field(8, description="tokens that attention sees, itself included")
-    placement: Literal["gate", "context", "layer"] = "gate"
+    placement: Literal["gate", "context", "layer"] = Field(
+        "gate", description="where the memory stands: beside attention, before it, or in its place"
+    )
     rule: Rule = Rule()
     local_rules: list[Rule] = Field(
         default_factory=list, description="rules of memories that start anew every local_shard"
@@ -145,14 +149,20 @@ class StageSettings(Settings):
 class MemoryTrainSettings(Settings):
     """Training; a round is `round_steps` steps of every arm, and is then tested and saved."""
 
-    steps: Positive = 600
+    steps: Positive = Field(600, description="steps of each arm")
     round_steps: Positive = Field(50, description="steps of a round")
-    batch: Positive = 32
-    lr: Annotated[float, Field(gt=0, le=1)] = 3e-3
-    schedule: Literal["constant", "linear", "cosine"] = "cosine"
+    batch: Positive = Field(32, description="sequences per step")
+    lr: Annotated[float, Field(gt=0, le=1)] = Field(3e-3, description="learning rate")
+    schedule: Literal["constant", "linear", "cosine"] = Field(
+        "cosine", description="how the learning rate falls over the whole run"
+    )
     warmup: Share = Field(0.05, description="share of the run over which lr rises from zero")
-    weight_decay: Annotated[float, Field(ge=0, le=1)] = 0.01
-    clip: Annotated[float, Field(gt=0)] | None = 1.0
+    weight_decay: Annotated[float, Field(ge=0, le=1)] = Field(
+        0.01, description="of matrices only, as in AdamW"
+    )
+    clip: Annotated[float, Field(gt=0)] | None = Field(
+        1.0, description="largest gradient norm; null: none"
+    )
     observe_every: Positive = Field(10, description="steps between two looks at the memory")
     mix_floor: list[tuple[Share, Floor]] = Field(
         default=[(0.0, 0.30), (0.5, 0.10), (1.0, 0.05)],
@@ -181,10 +191,12 @@ def _rise(numbers: Sequence[float]) -> bool:
 class MemoryConfig(Settings):
     """A whole training run of models with and without a memory."""
 
-    kind: Literal["memory"] = "memory"
-    name: Annotated[str, Field(pattern=CLIENT_ID)] = "memory"
-    seed: Annotated[int, Field(ge=0)] = 0
-    device: Literal["cpu", "cuda"] = "cpu"
+    kind: Literal["memory"] = Field("memory", description="models with and without a memory")
+    name: Annotated[str, Field(pattern=CLIENT_ID)] = Field(
+        "memory", description="name of the run folder"
+    )
+    seed: Annotated[int, Field(ge=0)] = Field(0, description="every draw of the run follows it")
+    device: Literal["cpu", "cuda"] = Field("cpu", description="what models run on")
     threads: Annotated[int, Field(ge=1, le=1024)] | None = Field(
         None, description="torch threads; default: all cores"
     )

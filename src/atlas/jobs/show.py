@@ -1,8 +1,9 @@
-"""Runs as they lie on disk: a list of all, or one with its summary."""
+"""Runs, studies and newcomers as they lie on disk: lists of all, or one with its results."""
 
 from __future__ import annotations
 
 import contextlib
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -74,3 +75,51 @@ def _describe_or_say(folder: RunFolder) -> dict[str, Any]:
         unknown = {"kind": "", "strategy": "", "rounds": "?", "done": "?", "seed": "", "tasks": {}}
         about = {"run": folder.path.name, "path": str(folder.path), "state": "unreadable"}
         return {**about, **unknown, "summary": None, "error": str(error)}
+
+
+def list_studies(parent: Path) -> list[dict[str, Any]]:
+    """Studies under a folder that have their table, by name; one that is unreadable is left out."""
+    found = []
+    for path in sorted(parent.glob("*/compare.json")):
+        with contextlib.suppress(InputError):
+            found.append(read_study(path.parent))
+    return found
+
+
+def find_study(name: str, parent: Path) -> dict[str, Any] | None:
+    """A study by path, or by its name under `parent`; None if there is none of that name."""
+    for path in (Path(name), parent / name):
+        with contextlib.suppress(OSError, ValueError):  # a name no file system takes is no study
+            if (path / "compare.json").is_file():
+                return read_study(path)
+    return None
+
+
+def read_study(folder: Path) -> dict[str, Any]:
+    """What `atlas compare --json` printed.
+
+    Raises:
+        InputError: If it is not a table of a study.
+    """
+    return _read_json(folder / "compare.json", ("study", "rows", "tests", "tasks"))
+
+
+def list_joins(folder: Path) -> list[dict[str, Any]]:
+    """What is known of the newcomers to a run, by id; what is unreadable is left out."""
+    found = []
+    for path in sorted((folder / "joins").glob("*.json")):
+        with contextlib.suppress(InputError):
+            found.append(_read_json(path, ("client", "cluster", "scores")))
+    return found
+
+
+def _read_json(path: Path, parts: Sequence[str]) -> dict[str, Any]:
+    try:
+        found = json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError) as error:
+        raise InputError(f"{path}: cannot be read: {error}") from None
+    missing = [part for part in parts if not isinstance(found, dict) or part not in found]
+    if missing:
+        raise InputError(f"{path}: {', '.join(missing)} missing")
+    whole: dict[str, Any] = found
+    return whole

@@ -17,6 +17,7 @@ from rich.progress import (
 )
 
 from atlas.report.tables.runs import MemoryLine
+from atlas.report.words.english import counted
 
 STOPPING = "stopping once this round is saved; Ctrl-C again stops at once"
 
@@ -81,7 +82,7 @@ class RoundLine:
 
 def planned_line(fields: Mapping[str, Any]) -> str:
     """What was found out before the first round, and what there is to beware of."""
-    line = f"plan  {len(fields['clients'])} fingerprints"
+    line = f"plan  {counted(len(fields['clients']), 'fingerprint')}"
     clusters = fields.get("clusters")
     if clusters:
         line += f"  k = {clusters['k']} by {clusters['method']}"
@@ -94,8 +95,7 @@ def granted_line(grants: Sequence[Mapping[str, Any]]) -> str:
     """The ranks that clients were given, and how much of their budgets those take."""
     ranks = [rank for grant in grants for rank in grant["ranks"]]
     shares = [round(100 * grant["used"] / grant["budget"]) for grant in grants]
-    clients = f"{len(grants)} client{'' if len(grants) == 1 else 's'}"
-    return f"ranks  {clients}, {_span(ranks)}, {_span(shares)} % of budget"
+    return f"ranks  {counted(len(grants), 'client')}, {_span(ranks)}, {_span(shares)} % of budget"
 
 
 def _span(values: Sequence[int]) -> str:

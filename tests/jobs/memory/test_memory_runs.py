@@ -1,7 +1,9 @@
 """Memory runs in run folders: results, resuming, refusals."""
 
 import json
+import re
 import signal
+import subprocess
 import sys
 
 import jsonschema
@@ -304,3 +306,30 @@ def test_a_replaced_text_is_refused_and_the_old_one_goes_on(tmp_path, monkeypatc
     assert end.value.code == 2
     text.write_bytes(kept)
     assert resume_run(folder).summary["steps"] == 12
+
+
+def test_export_says_that_a_memory_run_has_models_and_no_adapters(finished, tmp_path):
+    arguments = ["export", str(finished.folder.path), "--client", "a", "--to", str(tmp_path / "b")]
+    error = CliRunner().invoke(app, arguments).exception
+    assert isinstance(error, InputError)
+    assert "a memory run" in str(error) and str(finished.folder.models) in str(error)
+    assert "resume" not in str(error)
+
+
+def test_a_saved_model_says_how_to_load_it_and_loads_that_way(finished):
+    place = finished.folder.models / "memory"
+    card = (place / "README.md").read_text(encoding="utf-8")
+    (code,) = re.findall(r"```python\n(.*?)```", card, flags=re.DOTALL)
+    code = code.replace('"this folder"', repr(str(place))) + "\nprint(type(model).__name__)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout.split() == ["AtlasForCausalLM"], done.stderr
+
+
+def test_the_end_of_a_memory_run_is_told_in_words(finished, capsys, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["atlas", "show", str(finished.folder.path)])
+    with pytest.raises(SystemExit):
+        main()
+    out = " ".join(capsys.readouterr().out.split())
+    assert "a guess 12.5 %" in out and "64 sequences of 2 questions" in out
+    assert "training.png" in out and f"models: {finished.folder.models}" in out
+    assert "import atlas.backbones.memory_lm" in out

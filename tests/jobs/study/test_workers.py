@@ -6,6 +6,7 @@ import signal
 
 import pytest
 
+from atlas.errors import InputError
 from atlas.jobs.study.cases import plan_study
 from atlas.jobs.study.compare import run_study
 from atlas.jobs.study.workers import deal, run_apart, with_threads
@@ -73,5 +74,14 @@ def test_a_worker_that_cannot_run_is_told_of(tmp_path):
     first, *rest = study.configs
     broken = first.model_copy(update={"strategy": "no-such"})
     study = study.__class__(study.name, study.cases, (broken, *rest), study.ceilings)
-    with pytest.raises(RuntimeError, match="exit code 2"):
-        run_apart(study, tmp_path, 2, lambda *said: None)
+    news = []
+    with pytest.raises(InputError, match="no-such"):
+        run_apart(study, tmp_path, 2, lambda *said: news.append(said))
+    assert (1, "began") in news and any("failed" in said for _, said in news)
+
+
+def test_a_run_that_fails_in_a_worker_fails_with_its_own_words(tmp_path):
+    study = make_study("seed=0,1")
+    (tmp_path / study.name).write_text("a file where a folder should be")
+    with pytest.raises((RuntimeError, InputError), match="cannot hold|Error"):
+        run_apart(study, tmp_path / study.name, 2, lambda *said: None)

@@ -90,9 +90,12 @@ def test_tables_tell_tasks_apart_and_mark_those_at_chance():
     lines = [line.split() for line in console.file.getvalue().splitlines()]
     below = lines[lines.index(["task", "by", "task"]) :]
     assert ["strategy", "cola", "(Matthews),", "at", "chance", "sst2"] in below
-    assert [line for line in below if line][3:] == [
+    assert [line for line in below if line][3:7] == [
         ["majority", "0.0", "50.0"],
         ["local", "0.1", "60.5"],
         ["fedavg", "0.2", "62.5"],
         ["ceiling", "90.0", "90.0"],
     ]
+    legend = " ".join(word for line in below[7:] for word in line)
+    assert "spread: standard deviation of the mean over seeds" in legend
+    assert "at chance: nothing beats the majority by more than 2 points" in legend

@@ -42,6 +42,30 @@ def omega_300m() -> AtlasConfig:
     )
 
 
+CARD = """---
+library_name: transformers
+tags: [atlas, memory]
+---
+
+# An Atlas language model
+
+- blocks: {config.num_hidden_layers} of width {config.hidden_size}
+- attention: the last {config.attention_window} tokens
+- memory that learns while it reads: `{config.placement}` (`none`: attention alone)
+- vocabulary: {config.vocab_size}
+
+transformers knows these classes only after Atlas is imported; without the first line it says that
+it does not recognise this architecture and advises an upgrade, which does not help.
+
+```python
+import atlas.backbones.memory_lm  # registers the classes
+
+from transformers import AutoModelForCausalLM
+
+model = AutoModelForCausalLM.from_pretrained("this folder")
+```
+"""
+
 SIZES = {"small": small, "omega-300m": omega_300m}
 
 
@@ -60,6 +84,11 @@ def _block_size(config: AtlasConfig) -> int:
 
 
 def save_model(model: AtlasForCausalLM, place: Path) -> None:
-    """Write a folder that `from_pretrained` reads, without the library's progress bars."""
+    """Write a folder that `from_pretrained` reads, without the library's progress bars.
+
+    Its model card says what the library's own error does not: these classes are known to it only
+    once Atlas is imported.
+    """
     with quiet_library():
         model.save_pretrained(place)
+    (place / "README.md").write_text(CARD.format(config=model.config), encoding="utf-8")

@@ -1,7 +1,14 @@
 """The strategies that ship with Atlas; importing this package registers them."""
 
 from atlas.federation.strategies import baselines, graphs, peers
-from atlas.federation.strategies.base import STRATEGIES, Strategy, View, find_strategy, register
+from atlas.federation.strategies.base import (
+    STRATEGIES,
+    Strategy,
+    View,
+    find_strategy,
+    list_strategies,
+    register,
+)
 
 __all__ = [
     "STRATEGIES",
@@ -10,6 +17,7 @@ __all__ = [
     "baselines",
     "find_strategy",
     "graphs",
+    "list_strategies",
     "peers",
     "register",
 ]

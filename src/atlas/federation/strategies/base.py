@@ -7,7 +7,7 @@ The file defines a `Strategy` and passes it to `register`; the line imports the 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Literal
 
 import torch
@@ -73,6 +73,7 @@ class Strategy:
         deliver: What becomes of a mixture: it takes the adapter's place (`replace`), or is added
             to a dense change that the client keeps to itself, and the adapter starts again
             (`merge`).
+        about: What sets it apart, in a line for `atlas strategies`.
     """
 
     name: str
@@ -86,6 +87,7 @@ class Strategy:
     anchor: Literal["none", "start", "global"] = "none"
     trains: Trains = "both"
     deliver: Literal["replace", "merge"] = "replace"
+    about: str = ""
 
     def travels(self, name: str) -> bool:
         """Whether the tensor of that name ever leaves a client."""
@@ -95,6 +97,7 @@ class Strategy:
 
 
 STRATEGIES: dict[str, Strategy] = {}
+_PIECES = [own.name for own in fields(Strategy) if own.name not in ("name", "relation", "about")]
 
 
 def register(strategy: Strategy) -> Strategy:
@@ -113,6 +116,22 @@ def find_strategy(name: str) -> Strategy:
     hint = f"did you mean {near}? " if near else ""
     allowed = ", ".join(sorted(STRATEGIES))
     raise InputError(f"strategy: unknown name {name!r}; {hint}allowed: {allowed}")
+
+
+def list_strategies() -> list[dict[str, object]]:
+    """Every strategy that is registered, as plain values, by name.
+
+    `W` is what its relation says of itself in the first line of its documentation.
+    """
+    return [
+        {
+            "name": name,
+            "about": strategy.about,
+            "W": (strategy.relation.__doc__ or "").strip().partition("\n")[0].rstrip("."),
+            **{piece: getattr(strategy, piece) for piece in _PIECES},
+        }
+        for name, strategy in sorted(STRATEGIES.items())
+    ]
 
 
 def identity(view: View) -> Tensor:

@@ -15,11 +15,22 @@ from torch import Tensor
 from atlas.federation.strategies.base import Strategy, View, data_shares, identity, register
 from atlas.ops.graph.affinity import group_shares
 
-FEDAVG = register(Strategy(name="fedavg", relation=data_shares))
-FEDAVG_BODY = register(Strategy(name="fedavg-body", relation=data_shares, heads="personal"))
+FEDAVG = register(
+    Strategy(name="fedavg", relation=data_shares, about="one adapter for all, the mean of all")
+)
+FEDAVG_BODY = register(
+    Strategy(
+        name="fedavg-body",
+        relation=data_shares,
+        heads="personal",
+        about="fedavg, but heads never leave their client",
+    )
+)
 
 
-LOCAL = register(Strategy(name="local", relation=identity))
+LOCAL = register(
+    Strategy(name="local", relation=identity, about="every client for itself; a baseline")
+)
 
 
 def same_task(view: View) -> Tensor:
@@ -27,7 +38,16 @@ def same_task(view: View) -> Tensor:
     return group_shares(view.tasks, view.examples)
 
 
-ORACLE = register(Strategy(name="oracle", relation=same_task))
+ORACLE = register(
+    Strategy(name="oracle", relation=same_task, about="is told the tasks; what clusters do at best")
+)
 
 
-POOLED = register(Strategy(name="pooled", relation=identity, pool="task"))
+POOLED = register(
+    Strategy(
+        name="pooled",
+        relation=identity,
+        pool="task",
+        about="the ceiling: one adapter per task, trained on all its clients' data",
+    )
+)

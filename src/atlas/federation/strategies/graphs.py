@@ -9,9 +9,28 @@ from atlas.federation.strategies.base import Strategy, register
 from atlas.federation.strategies.relations import scaled_cluster_mean, scaled_diffusion
 
 MIRA = register(
-    Strategy(name="mira", relation=scaled_diffusion, reach="present", plans="fingerprints")
+    Strategy(
+        name="mira",
+        relation=scaled_diffusion,
+        reach="present",
+        plans="fingerprints",
+        about="clients move towards those whose fingerprints are alike",
+    )
 )
-CLUSTER = register(Strategy(name="cluster", relation=scaled_cluster_mean, plans="clusters"))
+CLUSTER = register(
+    Strategy(
+        name="cluster",
+        relation=scaled_cluster_mean,
+        plans="clusters",
+        about="one adapter for each cluster of fingerprints",
+    )
+)
 ATLAS = register(
-    Strategy(name="atlas", relation=scaled_diffusion, keep_best=True, plans="clusters")
+    Strategy(
+        name="atlas",
+        relation=scaled_diffusion,
+        keep_best=True,
+        plans="clusters",
+        about="mira inside clusters; clients take what their validation data likes",
+    )
 )

@@ -16,11 +16,55 @@ from __future__ import annotations
 from atlas.federation.strategies.base import Strategy, data_shares, register
 from atlas.federation.strategies.relations import norm_shares
 
-FEDPROX = register(Strategy(name="fedprox", relation=data_shares, anchor="start"))
-DITTO = register(Strategy(name="ditto", relation=data_shares, anchor="global"))
+FEDPROX = register(
+    Strategy(
+        name="fedprox",
+        relation=data_shares,
+        anchor="start",
+        about="fedavg; training is pulled to where the round began",
+    )
+)
+DITTO = register(
+    Strategy(
+        name="ditto",
+        relation=data_shares,
+        anchor="global",
+        about="fedavg, and a personal adapter beside it that is pulled to it",
+    )
+)
 
 
-HETLORA = register(Strategy(name="hetlora", relation=norm_shares, space="factors"))
-FLEXLORA = register(Strategy(name="flexlora", relation=data_shares, space="svd"))
-FLORA = register(Strategy(name="flora", relation=data_shares, space="stack", deliver="merge"))
-FFA = register(Strategy(name="ffa", relation=data_shares, space="b", trains="b"))
+HETLORA = register(
+    Strategy(
+        name="hetlora",
+        relation=norm_shares,
+        space="factors",
+        about="unequal ranks padded with zeros, who changes more counts for more",
+    )
+)
+FLEXLORA = register(
+    Strategy(
+        name="flexlora",
+        relation=data_shares,
+        space="svd",
+        about="fedavg; the exact mean is cut to each rank by its singular values",
+    )
+)
+FLORA = register(
+    Strategy(
+        name="flora",
+        relation=data_shares,
+        space="stack",
+        deliver="merge",
+        about="factors stacked, so exact; clients add the sum to themselves and start anew",
+    )
+)
+FFA = register(
+    Strategy(
+        name="ffa",
+        relation=data_shares,
+        space="b",
+        trains="b",
+        about="A stays as drawn, so that the mean of B alone is exact",
+    )
+)

@@ -114,12 +114,12 @@ def _features(view: View) -> Tensor:
 
 
 def scaled_diffusion(view: View) -> Tensor | SharedRows:
-    """`diffusion`, sparse for many clients."""
+    """One step towards the clients that are alike, W = I - eta L; sparse for many clients."""
     return diffusion(view) if len(view.clients) <= LARGEST_DENSE else sparse_diffusion(view)
 
 
 def scaled_cluster_mean(view: View) -> Tensor | SharedRows:
-    """`cluster_mean`, sparse for many clients."""
+    """The data-weighted mean of one's own cluster; sparse for many clients."""
     return cluster_mean(view) if len(view.clients) <= LARGEST_DENSE else sparse_cluster_mean(view)
 
 

@@ -21,7 +21,8 @@ from atlas.backbones.export import (
 from atlas.backbones.transformer import TransformerBackbone
 from atlas.build.models import open_backbone, text_limits
 from atlas.config.federation import FederationConfig
-from atlas.config.load import load_resolved_federation
+from atlas.config.load import load_resolved, load_resolved_federation
+from atlas.config.memory import MemoryConfig
 from atlas.data.examples import read_example, render_prompt
 from atlas.data.files import read_records
 from atlas.errors import InputError
@@ -53,7 +54,12 @@ def adapter_folder(folder: RunFolder, client: str) -> Path:
     """Where a finished run keeps a client's adapter."""
     known = sorted(p.name for p in folder.adapters.iterdir()) if folder.adapters.is_dir() else []
     if not known:
-        raise InputError(f"{folder.path}: no adapters yet; go on with: atlas resume")
+        if isinstance(load_resolved(folder.config), MemoryConfig):
+            raise InputError(
+                f"{folder.path}: a memory run, which has no clients and no adapters; its whole "
+                f"models are in {folder.models}"
+            )
+        raise InputError(f"{folder.path}: no adapters yet; go on with: atlas resume {folder.path}")
     if client not in known:
         raise InputError(f"--client {client}: no such client; clients: {', '.join(known)}")
     return folder.adapters / client

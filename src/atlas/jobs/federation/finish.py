@@ -126,6 +126,7 @@ def summarise(
                 for client, m in sorted(members.items())
             }
         },
+        "test_examples": {client: len(m.test) for client, m in sorted(members.items())},
         "bytes": {
             "up": state.ledger.total("up"),
             "down": state.ledger.total("down"),

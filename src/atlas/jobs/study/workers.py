@@ -5,9 +5,9 @@ runs side by side leave none idle. A worker takes whole seeds, since runs of one
 texts and share what the frozen blocks make of them.
 
 A worker is this module run as a program: it finishes the runs it reads from standard input, one
-after another, and says on standard output, a JSON object a line, which run it begins, ends or was
-stopped in, and each round. A parent that is gone breaks that pipe, and so ends the worker at its
-next round.
+after another, and says on standard output, a JSON object a line, which run it begins, ends, was
+stopped in or could not do, and each round. A parent that is gone breaks that pipe, and so ends the
+worker at its next round.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, NoReturn
 
 from atlas.config.federation import FederationConfig
 from atlas.config.grid import Case
@@ -33,6 +33,8 @@ from atlas.runs.process import stop_after_round, usable_cores
 Job = tuple[int, Case, FederationConfig]
 Say = Callable[[int, str], None]
 """Told the number of a run and what is new of it."""
+BAD_INPUT, FAILED = 2, 1
+"""Exit codes of a worker, as those of the command line."""
 
 
 def with_threads(study: Study, threads: int) -> Study:
@@ -67,11 +69,13 @@ def run_apart(study: Study, folder: Path, workers: int, say: Say) -> bool:
     Asked to stop, by Ctrl-C or SIGTERM, it asks the workers, which save their round and end.
 
     Raises:
+        InputError: If a worker was given settings or data that will not do, in its own words.
         RuntimeError: If a worker failed; what the others finished is kept.
     """
     said: queue.Queue[dict[str, Any] | None] = queue.Queue()
     started = [_start(share, folder, said) for share in deal(study, workers)]
     running, stopped = len(started), False
+    failure: Exception | None = None
     with stop_after_round(partial(_ask_to_stop, started)) as asked:
         try:
             while running:
@@ -80,13 +84,23 @@ def run_apart(study: Study, folder: Path, workers: int, say: Say) -> bool:
                     running -= 1
                     continue
                 stopped |= news["said"] == "stopped"
+                failure = failure or _failure(news)
                 say(news["number"], news["said"])
         finally:
             codes = [process.wait() for process in started]
     # Between two runs a worker has nothing to save, and the signal itself ends it.
     if any(codes) and not asked.requested:
+        if failure is not None:
+            raise failure
         raise RuntimeError(f"a worker ended with exit code {next(filter(None, codes))}")
     return not stopped and not any(codes)
+
+
+def _failure(news: Mapping[str, Any]) -> Exception | None:
+    """What to raise for a run that its worker could not do, as if it had been done here."""
+    if "failed" not in news:
+        return None
+    return (InputError if news["failed"] == BAD_INPUT else RuntimeError)(news["message"])
 
 
 def finish_apart(study: Study, parent: Path, workers: int, say: Say) -> tuple[Study, bool]:
@@ -135,7 +149,7 @@ def _listen(lines: IO[str], said: queue.Queue[dict[str, Any] | None]) -> None:
 
 
 def main() -> None:
-    """Do what standard input says; the exit code is 2 where a run cannot be done."""
+    """Do what standard input says; the exit code is 2 for bad input, 1 for a run that failed."""
     for job in json.loads(sys.stdin.read()):
         say = partial(_say, job["number"])
         say("began")
@@ -143,8 +157,9 @@ def main() -> None:
         try:
             finished = finish_run(config, Path(job["place"]), partial(_watch, say), None)
         except InputError as error:
-            say(f"failed: {error}")
-            sys.exit(2)
+            _give_up(job["number"], str(error), BAD_INPUT)
+        except (RuntimeError, OSError, MemoryError) as error:
+            _give_up(job["number"], f"{type(error).__name__}: {error}", FAILED)
         if finished.summary is None:
             say("stopped")
             return
@@ -156,8 +171,13 @@ def _watch(say: partial[None], event: str, fields: Mapping[str, object]) -> None
         say(f"round {fields['round']}")
 
 
-def _say(number: int, what: str) -> None:
-    sys.stdout.write(json.dumps({"number": number, "said": what}) + "\n")
+def _give_up(number: int, message: str, code: int) -> NoReturn:
+    _say(number, f"failed: {message}", failed=code, message=message)
+    sys.exit(code)
+
+
+def _say(number: int, what: str, **more: object) -> None:
+    sys.stdout.write(json.dumps({"number": number, "said": what, **more}) + "\n")
     sys.stdout.flush()
 
 

@@ -26,6 +26,7 @@ from atlas.report.figures.heatmaps import affinity_figure, mixing_figure
 from atlas.report.figures.points import fingerprint_figure
 from atlas.report.figures.ranks import plot_ranks
 from atlas.report.read.cohorts import MOST_LISTED, PlannedCohort, colour, read_planned
+from atlas.report.words.english import counted
 from atlas.runs.events import read_events
 from atlas.runs.folder import RunFolder, read_summary
 
@@ -195,6 +196,6 @@ def draw_clients(axes: Axes, summary: Mapping[str, Any]) -> None:
         label = "majority" if place == 0 else "_nolegend_"
         axes.hlines(level, place - 0.45, place + 0.45, color=MAJORITY, linewidth=1.5, label=label)
     axes.set_xticks(list(places), clients, rotation=30, ha="right")
-    axes.set(ylabel="test score, %", title=f"{name}, {summary['rounds']} rounds")
+    axes.set(ylabel="test score, %", title=f"{name}, {counted(summary['rounds'], 'round')}")
     axes.legend(frameon=False, ncols=3, loc="upper left", bbox_to_anchor=(0, -0.22))
     quiet(axes)

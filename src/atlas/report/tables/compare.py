@@ -10,6 +10,7 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Group
 from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 from atlas.report.read.studies import (
     Row,
@@ -20,6 +21,7 @@ from atlas.report.read.studies import (
     rows_by_arm,
 )
 from atlas.report.tables.runs import percent, task_text
+from atlas.report.words.legends import compare_legend
 
 EXACT = 1e-5
 """Mixtures whose relative error is no larger are exact but for rounding."""
@@ -27,7 +29,11 @@ EXACT = 1e-5
 
 def compare_table(result: Mapping[str, Any]) -> Group:
     """One line per arm, averaged over its seeds; below, the same arms task by task."""
-    return Group(_arms_table(result), _tasks_table(result))
+    arms, tasks = _arms_table(result), _tasks_table(result)
+    told = {str(column.header) for column in arms.columns if any(column.cells)}
+    cells = [str(text) for column in tasks.columns for text in (column.header, *column.cells)]
+    legend = (Text(line, style="dim") for line in compare_legend(told, cells))
+    return Group(arms, tasks, *legend)
 
 
 def _names(row: Row) -> list[str]:

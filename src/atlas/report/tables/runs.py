@@ -7,7 +7,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
+from rich.console import Group, RenderableType
+from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
+
+from atlas.report.words.english import counted
 
 SHORT = {
     "balanced_accuracy": "balanced",
@@ -47,7 +52,8 @@ def client_table(summary: Mapping[str, Any], tasks: Mapping[str, str]) -> Table:
 
     Scores are in percent of each task's own metric, named where it is not accuracy.
     """
-    title = f"{summary['strategy']}, {summary['rounds']} rounds, {summary['seconds']:.0f} s"
+    rounds = counted(summary["rounds"], "round")
+    title = f"{summary['strategy']}, {rounds}, {summary['seconds']:.0f} s"
     table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, padding=(0, 0))
     for column in ("client", "task"):
         table.add_column(column, no_wrap=True)
@@ -129,6 +135,63 @@ def runs_table(rows: Sequence[Mapping[str, Any]]) -> Table:
     return table
 
 
+def everything_view(
+    rows: Sequence[Mapping[str, Any]],
+    studies: Sequence[Mapping[str, Any]],
+    joins: Mapping[str, Sequence[Mapping[str, Any]]],
+) -> Group:
+    """All runs of a folder, the studies beside them, and who joined which run later."""
+    parts: list[RenderableType] = []
+    if rows or not studies:
+        parts.append(runs_table(rows))
+    if studies:
+        parts.append(studies_table(studies))
+    if any(joins.values()):
+        parts.append(joins_table(joins))
+    return Group(*parts, Text("one of them in full: atlas show NAME"))
+
+
+def studies_table(studies: Sequence[Mapping[str, Any]]) -> Table:
+    """One line per study: its arms and how many runs it has."""
+    table = Table(box=SIMPLE_HEAD, padding=(0, 0))
+    table.add_column("study", no_wrap=True)
+    table.add_column("arms")
+    for column in ("runs", "best", "ceiling"):
+        table.add_column(column, justify="right")
+    for study in studies:
+        means: dict[str, list[float]] = {}
+        for row in study["rows"]:
+            means.setdefault(row["arm"], []).append(row["mean"])
+        ceiling = study.get("ceiling")
+        table.add_row(
+            study["study"],
+            escape(", ".join(means)),
+            str(len(study["rows"])),
+            percent(max(statistics.fmean(scores) for scores in means.values())),
+            "" if ceiling is None else percent(ceiling),
+        )
+    return table
+
+
+def joins_table(joins: Mapping[str, Sequence[Mapping[str, Any]]]) -> Table:
+    """One line per newcomer."""
+    table = Table(box=SIMPLE_HEAD, padding=(0, 0))
+    for column in ("newcomer", "joined"):
+        table.add_column(column, no_wrap=True)
+    for column in ("cluster", "start", "alone"):
+        table.add_column(column, justify="right")
+    for run, records in joins.items():
+        for record in records:
+            scores, cluster = record["scores"], record["cluster"]
+            table.add_row(
+                record["client"],
+                run,
+                "" if cluster is None else str(cluster),
+                *("" if scores.get(k) is None else percent(scores[k]) for k in ("start", "alone")),
+            )
+    return table
+
+
 def _score(summary: Mapping[str, Any]) -> float | None:
     """The one figure of a run: its clients' mean, or what its first arm got right."""
     if summary.get("kind") == "memory":
@@ -138,7 +201,7 @@ def _score(summary: Mapping[str, Any]) -> float | None:
 
 def memory_table(summary: Mapping[str, Any]) -> Table:
     """One row per arm, and what a guess would score."""
-    title = f"{summary['task']}, {summary['steps']} steps, {summary['seconds']:.0f} s"
+    title = f"{summary['task']}, {counted(summary['steps'], 'step')}, {summary['seconds']:.0f} s"
     table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, padding=(0, 0))
     table.add_column("arm", no_wrap=True)
     for column in ("accuracy", "loss", "parameters", "seconds"):

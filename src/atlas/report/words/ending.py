@@ -1,0 +1,65 @@
+"""The end of a run as it is shown: the table, what it means, where things are, what to do next."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from atlas.config.federation import FederationConfig
+from atlas.config.load import load_resolved
+from atlas.config.memory import MemoryConfig
+from atlas.report.tables.runs import summary_table
+from atlas.report.words.federation import federation_words
+from atlas.report.words.legends import RUN_LEGEND
+from atlas.report.words.memory import memory_words
+from atlas.runs.events import read_events
+from atlas.runs.folder import RunFolder
+
+
+def run_view(folder: RunFolder, found: Mapping[str, Any]) -> Group:
+    """A finished run, as `describe_run` gives it, for people."""
+    return Group(*_parts(folder, found))
+
+
+def _parts(folder: RunFolder, found: Mapping[str, Any]) -> Iterator[RenderableType]:
+    config = load_resolved(folder.config)
+    yield summary_table(found)
+    if isinstance(config, FederationConfig):
+        yield Text(RUN_LEGEND, style="dim")
+        yield Text()
+        events = read_events(folder.events) if folder.events.exists() else []
+        yield Text(federation_words(found["summary"], events, config))
+    else:
+        yield Text(memory_words(found["summary"], config))
+    yield Text()
+    # Paths and commands are there to be copied, so they are not broken into lines.
+    for name, place in places(folder, found["summary"], config).items():
+        yield Text(f"{name + ':':<12}{place}", no_wrap=True, overflow="ignore")
+
+
+def places(
+    folder: RunFolder, summary: Mapping[str, Any], config: FederationConfig | MemoryConfig
+) -> dict[str, str]:
+    """Where what a run left is, and the next command."""
+    found = {"run folder": str(folder.path)}
+    plots = sorted(path.name for path in folder.plots.glob("*.png"))
+    if plots:
+        found["plots"] = f"{folder.plots} ({', '.join(plots)})"
+    if isinstance(config, MemoryConfig):
+        arms = ", ".join(summary["arms"])
+        found["models"] = f"{folder.models} ({arms}), each with a README that says how to load it"
+        best = max(summary["accuracy"], key=summary["accuracy"].__getitem__)
+        found["next"] = (
+            'python -c "import atlas.backbones.memory_lm, transformers as t; '
+            f"print(t.AutoModelForCausalLM.from_pretrained('{folder.models / best}'))\""
+        )
+        return found
+    scores = summary["score"]["clients"]
+    alone = summary.get("alone", {}).get("clients", {})
+    best = max(scores, key=lambda client: scores[client] - alone.get(client, 0.0))
+    found["adapters"] = f"{folder.adapters} (a plain PEFT folder for each client)"
+    found["next"] = f"atlas export {folder.path} --client {best} --to {best}-adapter"
+    return found
