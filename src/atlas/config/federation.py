@@ -71,7 +71,7 @@ class TrainSettings(Settings):
     )
     steps: Positive | None = Field(None, description="local steps per round instead of epochs")
     batch: Positive = 16
-    lr: Annotated[float, Field(gt=0, le=1)] = 5e-4
+    lr: Annotated[float, Field(gt=0, le=1)] = 2e-3
     head_lr: Annotated[float, Field(gt=0, le=1)] | None = Field(None, description="default: lr")
     schedule: Literal["constant", "linear", "cosine"] = "constant"
     warmup: Share = Field(0.0, description="share of the run over which lr rises from zero")
