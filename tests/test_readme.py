@@ -12,6 +12,7 @@ from atlas.federation.rounds import run_round
 from atlas.federation.strategies.base import STRATEGIES, View
 
 ROOT = Path(__file__).parent.parent
+EXAMPLE = "examples/clients/clients.yaml"
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 PYTHON = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
 
@@ -49,7 +50,7 @@ def test_the_example_strategy_is_one_file_and_one_line(monkeypatch):
 
 
 @pytest.mark.parametrize("size", ["quick", "full"])
-@pytest.mark.parametrize("name", [*preset_names(), "examples/clients/clients.yaml"])
+@pytest.mark.parametrize("name", [*preset_names(), EXAMPLE])
 def test_every_shipped_config_loads_in_both_sizes(name, size, monkeypatch):
     monkeypatch.chdir(ROOT)
     plain, sized = load_config(name, []), load_config(name, [f"size={size}"])
@@ -60,10 +61,35 @@ def test_the_example_of_own_clients_runs(monkeypatch, tmp_path):
     from atlas.jobs.runner import start_run
 
     monkeypatch.chdir(ROOT)
-    config = load_config("examples/clients/clients.yaml", ["backbone.name=tiny", "size=quick"])
+    config = load_config(EXAMPLE, ["backbone.name=tiny", "size=quick"])
     finished = start_run(config, tmp_path)
-    assert sorted(finished.summary["score"]["clients"]) == ["support", "ward"]
+    names = ["bakery", "garage", "hotel", "support", "ward", "workshop"]
+    assert sorted(finished.summary["score"]["clients"]) == names
     assert set(finished.summary["metrics"].values()) == {"balanced_accuracy"}
+    for told in finished.summary["data"].values():
+        assert told["rows"] == told["used"] == 100 and not told["warnings"]
+
+
+def test_the_files_of_the_example_are_those_of_its_generator(tmp_path):
+    folder = ROOT / "examples" / "clients"
+    code = (folder / "make_clients.py").read_text(encoding="utf-8")
+    scope = {"__name__": "example", "__file__": str(tmp_path / "make_clients.py")}
+    exec(compile(code, "make_clients.py", "exec"), scope)
+    scope["main"]()
+    made = sorted(path.name for path in tmp_path.iterdir())
+    assert made == sorted(p.name for p in folder.iterdir() if p.suffix in (".csv", ".jsonl"))
+    for name in made:
+        assert (tmp_path / name).read_bytes() == (folder / name).read_bytes()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_every_client_of_the_example_gains(monkeypatch, tmp_path, seed):
+    from atlas.jobs.runner import start_run
+
+    monkeypatch.chdir(ROOT)
+    summary = start_run(load_config(EXAMPLE, [f"seed={seed}"]), tmp_path).summary
+    assert summary["gain"]["worst"] > 0
 
 
 def test_the_python_shown_runs(monkeypatch, tmp_path):

@@ -213,3 +213,16 @@ def test_reading_settings_imports_no_torch():
         "assert not heavy, heavy\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+def test_steps_alone_are_enough(tmp_path):
+    path = tmp_path / "mine.yaml"
+    path.write_text("name: mine\n")
+    train = load_config(str(path), ["train.steps=5"]).train
+    assert (train.epochs, train.steps) == (None, 5)
+    train = load_config(str(path), []).train
+    assert (train.epochs, train.steps) == (1, None)
+    with pytest.raises(InputError, match=r"train: set exactly one .*\(epochs: 2, steps: 5 given\)"):
+        load_config(str(path), ["train.steps=5", "train.epochs=2"])
+    with pytest.raises(InputError, match="train: set exactly one of epochs and steps"):
+        load_config("demo", ["train.steps=5"])

@@ -46,7 +46,12 @@ OVERRIDES = {
     ],
     "data.path=3": ["data.path: 3 is not text; put it in quotes; allowed: a path, or null"],
     "adapter.modules=query": [
-        'adapter.modules: "query" is not a list; allowed: a list of at least 1'
+        'adapter.modules: "query" is not a list; did you mean [query]? allowed: a list of at'
+    ],
+    "data.tasks=sst2": ['data.tasks: "sst2" is not a list; did you mean [sst2]? allowed'],
+    "data.tasks=sst2,mrpc": ["did you mean [sst2,mrpc]?"],
+    "data.shares={train: 0.8, validation: 0.2}": [
+        "data.shares: train 0.8 and validation 0.2 leave nothing for the test"
     ],
     "adapter.modules=[]": [
         "adapter.modules: [] has too few entries; allowed: a list of at least 1"

@@ -60,13 +60,13 @@ def test_draws_belong_to_their_address():
 @pytest.mark.parametrize(
     ("settings", "name"),
     [
-        ({"pairs": 0}, "pairs"),
-        ({"vocabulary": 9, "pairs": 4}, "vocabulary"),
-        ({"length": 15, "pairs": 4}, "length"),
+        ({"pairs": 0}, "task.pairs"),
+        ({"vocabulary": 9, "pairs": 4}, "task.vocabulary"),
+        ({"length": 15, "pairs": 4}, "task.length"),
     ],
 )
 def test_impossible_settings_are_refused(settings, name):
-    with pytest.raises(InputError, match=rf"{name}: \d+; allowed: at least"):
+    with pytest.raises(InputError, match=rf"^{name}: \d+; allowed: at least"):
         RecallTask(**settings)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
@@ -70,10 +70,12 @@ class EarlyStopSettings(Settings):
 class TrainSettings(Settings):
     """Local training of one round."""
 
-    epochs: Positive | None = Field(1, description="local epochs per round; null with `steps`")
+    epochs: Positive | None = Field(
+        1, description="local epochs per round; null where `steps` are given"
+    )
     steps: Positive | None = Field(None, description="local steps per round instead of epochs")
     batch: Positive = Field(16, description="examples per step")
-    lr: Annotated[float, Field(gt=0, le=1)] = Field(5e-4, description="learning rate of adapters")
+    lr: Annotated[float, Field(gt=0, le=1)] = Field(2e-3, description="learning rate of adapters")
     head_lr: Annotated[float, Field(gt=0, le=1)] | None = Field(
         None, description="learning rate of the head; default: lr"
     )
@@ -118,10 +120,21 @@ class TrainSettings(Settings):
         "inputs",
     )
 
+    @model_validator(mode="before")
+    @classmethod
+    def _steps_alone(cls, given: Any) -> Any:  # noqa: ANN401 - as yet unchecked
+        """The default of epochs is for those who do not say how long to train."""
+        if isinstance(given, dict) and given.get("steps") is not None and "epochs" not in given:
+            return {**given, "epochs": None}
+        return given
+
     @model_validator(mode="after")
     def _one_length(self) -> TrainSettings:
         if (self.epochs is None) == (self.steps is None):
-            raise ValueError("set exactly one of epochs and steps; the other must be null")
+            raise ValueError(
+                "set exactly one of epochs and steps; the other must be null "
+                f"(epochs: {self.epochs or 'null'}, steps: {self.steps or 'null'} given)"
+            )
         return self
 
 
@@ -133,6 +146,22 @@ class PartitionSettings(Settings):
     )
     alpha: Annotated[float, Field(gt=0)] = Field(0.5, description="dirichlet concentration")
     field: str | None = Field(None, description="record field that names the client's share")
+
+
+class ShareSettings(Settings):
+    """How a client's own file is shared out; what is left is the test."""
+
+    train: Annotated[float, Field(gt=0, lt=1)] = 0.5
+    validation: Annotated[float, Field(gt=0, lt=1)] = 0.2
+
+    @model_validator(mode="after")
+    def _leaves_a_test(self) -> ShareSettings:
+        if self.train + self.validation >= 1:
+            raise ValueError(
+                f"train {self.train:g} and validation {self.validation:g} leave nothing for the "
+                "test; allowed: less than 1 together"
+            )
+        return self
 
 
 class DataSettings(Settings):
@@ -150,12 +179,19 @@ class DataSettings(Settings):
     partitions: dict[str, PartitionSettings] = Field(
         default_factory=dict, description="partition of single tasks, over `partition`"
     )
-    train: Positive | None = Field(48, description="training examples per client; null: all")
+    train: Positive | None = Field(
+        48, description="training examples per client; null: all, the default of `clients`"
+    )
     trains: dict[str, Positive] = Field(
         default_factory=dict, description="training examples of single tasks, over `train`"
     )
-    validation: Positive = Field(32, description="validation examples per client")
-    test: Positive = Field(200, description="test examples per client")
+    validation: Positive | None = Field(
+        32, description="validation examples per client; `clients`: most of them, default null"
+    )
+    test: Positive | None = Field(
+        200, description="test examples per client; `clients`: most of them, default null"
+    )
+    shares: ShareSettings = ShareSettings()
     tests: Literal["apart", "shared", "unseen"] = Field(
         "apart",
         description="apart: no two clients share a test example; shared: each draws from all of "
@@ -250,6 +286,17 @@ class FederationConfig(Settings):
         description="code of your own with strategies, tasks or sources of data: .py files, or "
         "names of installed plugins",
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _whole_files(cls, given: Any) -> Any:  # noqa: ANN401 - as yet unchecked
+        """The default sizes are those of made-up data; files of one's own are used whole."""
+        if not isinstance(given, dict) or not given.get("clients"):
+            return given
+        data = given.get("data", {})
+        if not isinstance(data, dict):
+            return given
+        return {**given, "data": {"train": None, "validation": None, "test": None, **data}}
 
     @model_validator(mode="after")
     def _distinct_clients(self) -> FederationConfig:

@@ -249,6 +249,8 @@ def _hint(kind: str, value: object, node: Schema) -> str:
     if kind == "literal_error" and isinstance(value, str):
         guess = nearest(value, [str(choice) for choice in choices(node)])
         return f" did you mean {guess}?" if guess else ""
+    if kind == "list_type" and isinstance(value, str) and value:
+        return f" did you mean [{value}]?"
     if kind == "string_type" and isinstance(value, bool | int | float | dict):
         return " put it in quotes;"
     return ""

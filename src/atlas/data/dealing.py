@@ -9,7 +9,7 @@ import numpy as np
 
 from atlas.config.federation import DataSettings, PartitionSettings
 from atlas.config.messages import show
-from atlas.data.examples import Record, Source, read_example, text_key
+from atlas.data.examples import Record, Source, known_size, read_example, text_key
 from atlas.data.partition import (
     Indices,
     Weights,
@@ -114,8 +114,8 @@ def _terms(task: Task, settings: DataSettings) -> _Terms:
         partition_key=f"data.partitions.{name}" if name in partitions else "data.partition",
         train=trains.get(name, settings.train),
         train_key=f"data.trains.{name}" if name in trains else "data.train",
-        validation=settings.validation,
-        test=settings.test,
+        validation=known_size(settings.validation, "validation"),
+        test=known_size(settings.test, "test"),
         tests=settings.tests,
     )
 

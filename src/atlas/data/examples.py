@@ -49,6 +49,20 @@ def text_key(example: Example) -> tuple[str, ...]:
     return tuple(" ".join(text.casefold().split()) for text in example.texts)
 
 
+def known_size(size: int | None, split: str) -> int:
+    """The size of a split that is dealt, where there is no file of the client's own to share out.
+
+    Raises:
+        InputError: If it is null.
+    """
+    if size is None:
+        raise InputError(
+            f"data.{split}: null given, but only the files of `clients` are shared out whole; "
+            "allowed: a whole number >= 1"
+        )
+    return size
+
+
 def _field(task: Task, record: Fields, field: str, where: str) -> object:
     if field not in record or record[field] is None:
         there = ", ".join(sorted(record)) or "none"

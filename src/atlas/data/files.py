@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,6 +17,8 @@ from atlas.errors import InputError
 from atlas.federation.clients import Task
 
 SPLITS = ("train", "test")
+DELIMITERS = {",": "commas", ";": "semicolons", "\t": "tabs"}
+"""What may stand between the cells of a CSV file; the first that the header has is taken."""
 
 
 def data_folder(path: Path | None) -> Path:
@@ -64,8 +67,25 @@ class FileSource:
         return read_records(folder / f"{split}.jsonl")
 
 
+@dataclass(frozen=True)
+class FileRecords:
+    """The records of a file, and what was found out about it on the way."""
+
+    records: list[Record]
+    notes: tuple[str, ...] = ()
+
+
 def read_records(path: Path) -> list[Record]:
     """All records of a `.jsonl` or `.csv` file; a CSV file's first row names the fields.
+
+    Raises:
+        InputError: If the file is missing, empty, malformed or not in UTF-8.
+    """
+    return read_file(path).records
+
+
+def read_file(path: Path) -> FileRecords:
+    """As `read_records`, with what the user should be told.
 
     Raises:
         InputError: If the file is missing, empty, malformed or not in UTF-8.
@@ -73,10 +93,10 @@ def read_records(path: Path) -> list[Record]:
     readers = {".jsonl": _jsonl, ".csv": _csv}
     if path.suffix.lower() not in readers:
         raise InputError(f"{path}: unknown suffix {path.suffix!r}; allowed: {', '.join(readers)}")
-    records = readers[path.suffix.lower()](path, _read_text(path))
-    if not records:
+    found = readers[path.suffix.lower()](path, _read_text(path))
+    if not found.records:
         raise InputError(f"{path}: no records in it; expected one example per line")
-    return records
+    return found
 
 
 def _read_text(path: Path) -> str:
@@ -84,15 +104,16 @@ def _read_text(path: Path) -> str:
         # Spreadsheets put a byte order mark in front of UTF-8; utf-8-sig drops it.
         return path.read_bytes().decode("utf-8-sig")
     except UnicodeDecodeError as error:
+        line = error.object.count(b"\n", 0, error.start) + 1
         raise InputError(
-            f"{path}: not UTF-8 (byte {error.start} is {error.object[error.start]:#04x}); "
+            f"{path}:{line}: not UTF-8 (byte {error.start} is {error.object[error.start]:#04x}); "
             "save the file as UTF-8"
         ) from error
     except OSError as error:
         raise InputError(f"{path}: {error.strerror or error}; expected a file") from error
 
 
-def _jsonl(path: Path, text: str) -> list[Record]:
+def _jsonl(path: Path, text: str) -> FileRecords:
     records = []
     # Not splitlines: it also breaks at characters that JSON strings may hold.
     for number, line in enumerate(text.split("\n"), start=1):
@@ -107,27 +128,50 @@ def _jsonl(path: Path, text: str) -> list[Record]:
             kind = type(value).__name__
             raise InputError(f"{where}: a {kind}; expected an object such as {{...}} per line")
         records.append(Record(value, where))
-    return records
+    return FileRecords(records)
 
 
-def _csv(path: Path, text: str) -> list[Record]:
-    rows = csv.reader(io.StringIO(text, newline=""), strict=True)
+def _csv(path: Path, text: str) -> FileRecords:
+    delimiter = _delimiter(text)
+    rows = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
     names: list[str] = []
     records: list[Record] = []
+    done = 0
     try:
         for row in rows:
-            where = f"{path}:{rows.line_num}"
+            # A quoted cell may run over many lines: a record is where it begins.
+            where, done = f"{path}:{done + 1}", rows.line_num
             if not any(cell.strip() for cell in row):
                 continue
             if not names:
                 names = _header([cell.strip() for cell in row], where)
             elif len(row) != len(names):
-                raise InputError(f"{where}: {len(row)} cells; the header names {len(names)}")
+                raise InputError(
+                    f"{where}: {_cells(row, delimiter)}; the header names {len(names)}"
+                )
             else:
                 records.append(Record(dict(zip(names, row, strict=True)), where))
     except csv.Error as error:
-        raise InputError(f"{path}:{rows.line_num}: malformed CSV ({error})") from error
-    return records
+        raise InputError(f"{path}:{done + 1}: malformed CSV ({error})") from error
+    told = f"{path}: read with {DELIMITERS[delimiter]}, not commas, between cells"
+    return FileRecords(records, () if delimiter == "," else (told,))
+
+
+def _delimiter(text: str) -> str:
+    """What stands between cells, by the header: spreadsheets of many countries write semicolons."""
+    header = next((line for line in text.splitlines() if line.strip()), "")
+    bare = re.sub(r'"[^"]*"', "", header)
+    return next((sign for sign in DELIMITERS if sign in bare), ",")
+
+
+def _cells(row: list[str], delimiter: str) -> str:
+    """How many there are and, where another sign may have been meant, a hint at it."""
+    count = f"{len(row)} cell{'' if len(row) == 1 else 's'}"
+    for sign, name in DELIMITERS.items():
+        if sign != delimiter and any(sign in cell for cell in row):
+            used = DELIMITERS[delimiter]
+            return f"{count} between {used} (there are {name}; the header is split by {used})"
+    return count
 
 
 def _header(names: list[str], where: str) -> list[str]:

@@ -34,16 +34,16 @@ class RecallTask:
     def __post_init__(self) -> None:
         """Refuse what cannot be drawn."""
         if self.pairs < 1:
-            raise InputError(f"pairs: {self.pairs}; allowed: at least 1")
+            raise InputError(f"task.pairs: {self.pairs}; allowed: at least 1")
         smallest = 2 * (self.pairs + 1)
         if self.vocabulary < smallest:
             raise InputError(
-                f"vocabulary: {self.vocabulary}; allowed: at least {smallest}, "
+                f"task.vocabulary: {self.vocabulary}; allowed: at least {smallest}, "
                 f"for {self.pairs} different keys and values"
             )
         if self.length < 4 * self.pairs:
             raise InputError(
-                f"length: {self.length}; allowed: at least {4 * self.pairs}, "
+                f"task.length: {self.length}; allowed: at least {4 * self.pairs}, "
                 f"for {self.pairs} pairs and as many questions"
             )
 

@@ -13,7 +13,7 @@ from dataclasses import replace
 import numpy as np
 
 from atlas.config.federation import DataSettings
-from atlas.data.examples import text_key
+from atlas.data.examples import known_size, text_key
 from atlas.data.grammar import order, paraphrase, sentiment
 from atlas.data.lexicon import DOMAINS, Domain
 from atlas.data.tasks import SYNTHETIC, find_task
@@ -76,7 +76,8 @@ def _client(  # noqa: PLR0913
     seen: set[tuple[str, ...]],
 ) -> ClientData:
     """One client; no text occurs twice among the clients of a task."""
-    sizes = (settings.train or ALL, settings.validation, settings.test)
+    held_out = (known_size(settings.validation, "validation"), known_size(settings.test, "test"))
+    sizes = (settings.train or ALL, *held_out)
     rng = generator(seed, "data", task.name, number)
     # Its home domain comes before the others of the task's world.
     start = (number - 1) % len(world)

@@ -7,7 +7,7 @@ client holds an adapter of its own; under `pooled` all clients of a task hold on
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Literal
 
 TaskKind = Literal["classification", "causal"]
@@ -65,8 +65,44 @@ class Example:
 
 
 @dataclass(frozen=True)
+class RowCounts:
+    """What became of the rows of a client's own files; those not counted here are used.
+
+    Attributes:
+        rows: All of them, blank lines apart.
+        unlabelled: Rows whose label is empty.
+        duplicates: Rows that repeat a text, with the same label.
+        conflicts: Rows of texts that occur with different labels; none of them is used.
+        judged: Rows whose text a client of the task is tested or validated by.
+        beyond: Rows beyond the sizes that the settings name.
+        notes: What else the user should know, with files and lines.
+    """
+
+    rows: int = 0
+    unlabelled: int = 0
+    duplicates: int = 0
+    conflicts: int = 0
+    judged: int = 0
+    beyond: int = 0
+    notes: tuple[str, ...] = ()
+
+    @property
+    def dropped(self) -> int:
+        """Rows that are left out for another reason than their text occurring twice."""
+        return self.unlabelled + self.judged + self.beyond
+
+    def plus(self, other: RowCounts) -> RowCounts:
+        """Of two files together."""
+        both = {f.name: getattr(self, f.name) + getattr(other, f.name) for f in fields(self)}
+        return RowCounts(**both)
+
+
+@dataclass(frozen=True)
 class ClientData:
-    """One client: its task, its three disjoint splits and what is known of its device."""
+    """One client: its task, its three disjoint splits and what is known of its device.
+
+    `counts` is there for files of the client's own.
+    """
 
     id: str
     task: Task
@@ -76,6 +112,7 @@ class ClientData:
     group: str = ""
     device: str = ""
     backbone: str = ""
+    counts: RowCounts | None = None
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from rich.progress import (
     TimeElapsedColumn,
 )
 
+from atlas.report.tables.data import data_lines
 from atlas.report.tables.runs import MemoryLine
 from atlas.report.words.english import counted
 
@@ -48,6 +49,8 @@ class RoundLine:
         """The finished line, once the round is over."""
         if name in ("started", "resumed"):
             self.rounds = fields["rounds"]
+        elif name == "data":
+            return "\n".join(data_lines(fields["clients"]))
         elif name == "planned":
             return planned_line(fields)
         elif name == "granted":

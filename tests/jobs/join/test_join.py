@@ -158,7 +158,7 @@ def test_a_newcomer_answers_like_any_client(folder, pairs, tmp_path):
 
 def test_training_alone_is_what_the_run_would_have_made_of_one_client(folder, pairs, tmp_path):
     found = join(folder, pairs, solo=True)
-    assert not found["warnings"]
+    assert found["warnings"] == ["8 rows not used: beyond data.train or data.test"]
     own = [{"id": "shop", "task": "paraphrase", "data": pairs}]
     twin = make_config(
         strategy="local", keep_best=True, train={"lr": 0.05},

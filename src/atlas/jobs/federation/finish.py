@@ -17,6 +17,7 @@ from atlas.federation.adapters.adapter import Adapter, adapter_sha256
 from atlas.federation.exchange.message import decode, encode
 from atlas.federation.exchange.transport import Failure, TaskName
 from atlas.federation.training.evaluate import Scores, majority_scores
+from atlas.jobs.federation.own_data import describe_data
 from atlas.jobs.federation.plan import planned_clusters
 from atlas.runs.events import Observe
 from atlas.runs.folder import RunFolder, write_summary
@@ -142,6 +143,9 @@ def summarise(
         "failures": state.failures,
         "adapters_sha256": digest.hexdigest(),
     }
+    data = describe_data(federation)
+    if data:
+        summary["data"] = data
     clusters = planned_clusters(federation)
     if clusters is not None:
         summary["clusters"] = clusters

@@ -12,6 +12,7 @@ from atlas.build.federation import Federation, build_federation
 from atlas.config.load import load_federation
 from atlas.errors import InputError
 from atlas.federation.prepare import compare_clients, describe_plan, hand_out, make_plan
+from atlas.jobs.federation.own_data import describe_data
 from atlas.jobs.runner import set_threads
 from atlas.ops.clustering.clusters import adjusted_rand, purity
 from atlas.runs.checkpoint import Checkpoint, latest_round, save_round
@@ -128,7 +129,8 @@ def plan_run(
     """The plan as plain values.
 
     `planned` has an entry per cohort whose fingerprints the strategy asks for; `clusters` is None
-    and `budgets` is empty where the strategy plans none.
+    and `budgets` is empty where the strategy plans none; `data` is empty where no client has files
+    of its own.
     """
     config = load_federation(source, overrides)
     set_threads(config)
@@ -149,6 +151,7 @@ def plan_run(
     return {
         "strategy": federation.plan.strategy.name,
         "clients": clients,
+        "data": describe_data(federation),
         "planned": describe_plan(federation.plan, federation.state),
         "clusters": planned_clusters(federation),
         "ranks": {client: list(ranks) for client, ranks in sorted(federation.ranks.items())},

@@ -14,6 +14,7 @@ from atlas.errors import InputError
 from atlas.federation.exchange.transport import Failure
 from atlas.federation.rounds import run_rounds
 from atlas.jobs.federation.finish import ask_all, finish
+from atlas.jobs.federation.own_data import tell_data
 from atlas.jobs.federation.plan import plan_again, plan_start
 from atlas.jobs.runner import Snapshot
 from atlas.runs.checkpoint import Checkpoint
@@ -62,7 +63,8 @@ class FederationJob:
         }
 
     def begin(self, folder: RunFolder, observe: Observe) -> None:
-        """Make the plan and keep it."""
+        """Tell what data there is, make the plan and keep it."""
+        tell_data(self.federation, observe)
         plan_start(self.federation, folder, observe)
 
     def run_rounds(self, observe: Observe, after_round: Callable[[], bool]) -> bool:

@@ -8,11 +8,13 @@ from pathlib import Path
 
 from atlas.config.federation import ClientSettings, FederationConfig
 from atlas.data.clients import load_clients
-from atlas.data.examples import read_example, text_key
-from atlas.data.files import read_records
+from atlas.data.examples import text_key
+from atlas.data.files import read_file
 from atlas.data.own import own_clients
+from atlas.data.own_file import read_own
 from atlas.errors import InputError
 from atlas.federation.clients import ClientData, Task
+from atlas.jobs.federation.own_data import row_warnings
 from atlas.runs.files import NAME, check_name
 
 
@@ -95,10 +97,9 @@ def choose_task(asked: Newcomer, own: Mapping[str, Task], known: Mapping[str, Ta
 
 def _misfit(file: Path, task: Task) -> str | None:
     """Why a file is not one of this task; None if every record fits."""
-    records = read_records(file)
+    read_file(file)  # a file that nobody can read is no misfit
     try:
-        for record in records:
-            read_example(task, record, record.where)
+        read_own(file, task)
     except InputError as error:
         return str(error)
     return None
@@ -139,10 +140,14 @@ def read_newcomer(
         InputError: If the file is bad or too small.
     """
     data = own_clients(config, {task.name: task})[0]
+    notes = row_warnings(data)
     try:
         others = [client for client in load_clients(run) if client.task.name == task.name]
     except InputError as error:
-        return data, [f"test texts may be known to the run, whose data cannot be read: {error}"]
+        return data, [
+            *notes,
+            f"test texts may be known to the run, whose data cannot be read: {error}",
+        ]
     seen = {text_key(e) for other in others for e in (*other.train, *other.validation)}
     fresh = tuple(example for example in data.test if text_key(example) not in seen)
     known = len(data.test) - len(fresh)
@@ -154,4 +159,4 @@ def read_newcomer(
     told = (
         f"{known} test examples left out: the run's clients of task {task.name!r} trained on them"
     )
-    return replace(data, test=fresh), [told] if known else []
+    return replace(data, test=fresh), [*notes, told] if known else notes

@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from atlas.config.plan import MB
+from atlas.report.tables.data import data_lines
 from atlas.report.tables.runs import percent, ranks_text
 
 MOST_RANKS = 4
@@ -21,8 +22,9 @@ MOST_NAMED = 3
 
 
 def plan_view(plan: Mapping[str, Any]) -> Group:
-    """The clients, what was planned for each cohort, and what was granted, if anything was."""
+    """The clients, their own files, what was planned for each cohort, and what was granted."""
     shown: list[RenderableType] = [plan_table(plan)]
+    shown += [Text(line) for line in data_lines(plan.get("data") or {})]
     for planned in plan.get("planned") or []:
         shown += cohort_view(planned)
     if plan.get("budgets"):
