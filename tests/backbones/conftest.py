@@ -10,6 +10,10 @@ from transformers import (
     BertModel,
     DistilBertConfig,
     DistilBertModel,
+    GemmaConfig,
+    GemmaForCausalLM,
+    GPT2Config,
+    GPT2LMHeadModel,
     LlamaConfig,
     LlamaForCausalLM,
     MistralConfig,
@@ -20,6 +24,8 @@ from transformers import (
     Qwen2ForCausalLM,
     Qwen3Config,
     Qwen3ForCausalLM,
+    RobertaConfig,
+    RobertaModel,
 )
 
 from atlas.backbones.load import build_tiny, build_tiny_causal, load_backbone
@@ -33,6 +39,8 @@ CAUSAL = ENCODER | {"num_key_value_heads": 1, "pad_token_id": 0, "bos_token_id":
 CAUSAL |= {"eos_token_id": 2, "vocab_size": 260, "head_dim": 8}
 DISTIL = {"vocab_size": 261, "dim": 16, "n_layers": 2, "n_heads": 2, "hidden_dim": 24}
 ATLAS = {"vocab_size": 260, "max_position_embeddings": 64}
+GPT2 = {"vocab_size": 260, "n_embd": 16, "n_layer": 2, "n_head": 2, "n_inner": 24}
+GPT2 |= {"n_positions": 64, "initializer_range": 0.3, "pad_token_id": 0, "eos_token_id": 2}
 WINDOW = {"use_sliding_window": True, "sliding_window": 4, "max_window_layers": 1}
 
 
@@ -45,6 +53,12 @@ def _build(kind):
         return DistilBertModel(DistilBertConfig(**DISTIL, initializer_range=0.3))
     if kind == "mpnet":
         return MPNetModel(MPNetConfig(**ENCODER), add_pooling_layer=False)
+    if kind == "roberta":
+        return RobertaModel(RobertaConfig(**ENCODER, type_vocab_size=1))
+    if kind == "gpt2":
+        return GPT2LMHeadModel(GPT2Config(**GPT2, scale_attn_by_inverse_layer_idx=True))
+    if kind == "gemma":
+        return GemmaForCausalLM(GemmaConfig(**CAUSAL, hidden_act="gelu_pytorch_tanh"))
     if kind == "llama":
         return LlamaForCausalLM(LlamaConfig(**CAUSAL, attention_bias=True))
     if kind == "qwen2":
@@ -58,8 +72,8 @@ def _build(kind):
     return MistralForCausalLM(MistralConfig(**CAUSAL, sliding_window=4))
 
 
-ENCODERS = ["bert", "bert-bare", "distilbert", "mpnet"]
-CAUSALS = ["llama", "qwen2", "qwen2-window", "qwen3", "mistral"]
+ENCODERS = ["bert", "bert-bare", "roberta", "distilbert", "mpnet"]
+CAUSALS = ["llama", "qwen2", "qwen2-window", "qwen3", "mistral", "gemma", "gpt2"]
 CLASSIFY = Task("mood", "classification", ("text",), "label", labels=("bad", "so-so", "good"))
 ANSWER = Task("ask", "causal", ("question",), "answer", metric="exact_match")
 TEXTS = ("a longer text, to be padded to", "short", "naïve café 日本", "")
@@ -77,7 +91,10 @@ def checkpoint(tmp_path_factory):
                 torch.manual_seed(len(kind))
                 model = _build(kind)
                 for name, parameter in model.named_parameters():
-                    if name.endswith("bias"):  # zero from the start: errors there would not show
+                    still = parameter.dim() == 1 and kind == "gemma"
+                    if still or name.endswith(
+                        "bias"
+                    ):  # zero from the start: errors there would not show
                         parameter.data.normal_(std=0.1)
             model.save_pretrained(folders[kind])
             tiny = build_tiny if kind in ENCODERS else build_tiny_causal

@@ -149,8 +149,8 @@ def _with(**values):
         ("config.json", lambda data: b"[]", "model_type"),
         (
             "config.json",
-            _with(model_type="gpt2"),
-            "supported: atlas_omega, bert, distilbert, llama",
+            _with(model_type="t5"),
+            "supported: atlas_omega, bert, camembert, distilbert, gemma",
         ),
         ("config.json", _with(hidden_size=24), "cannot be loaded"),
         ("config.json", _with(hidden_size="wide"), "cannot be loaded"),

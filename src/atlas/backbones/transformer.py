@@ -12,7 +12,15 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from atlas.backbones.blocks import Context, Model, Tokenizer, attention_kinds, attention_mask
+from atlas.backbones.blocks import (
+    Context,
+    Model,
+    Tokenizer,
+    attention_kinds,
+    attention_mask,
+    is_linear,
+    tell_widths,
+)
 from atlas.backbones.device_cost import weigh
 from atlas.backbones.families import find_family
 from atlas.backbones.generation import generate_greedily, take_stop_tokens
@@ -79,7 +87,7 @@ class TransformerBackbone:
         """
         self.name = name
         self.source = source
-        self.family = find_family(model.config.model_type)
+        self.family = family = find_family(model.config.model_type)
         self.can_generate = self.family.mask == "causal"
         self.model = model
         self.body = getattr(model, self.family.prefix) if self.can_generate else model
@@ -89,10 +97,12 @@ class TransformerBackbone:
             # Random, or not part of the classification model: it must not pass for the checkpoint.
             self.body.pooler = None
         self.model.eval().requires_grad_(False).to(device)
+        tell_widths(model)
         self.device = device
         self.dtype: torch.dtype = model.dtype
         self._kinds = attention_kinds(self.family.mask, self.config)
         self._embeddings = self.body.get_submodule(self.family.embeddings)
+        self._places = self.body.get_submodule(family.places) if family.places else None
         self._blocks = cast(nn.ModuleList, self.body.get_submodule(self.family.blocks))
         self.depth = len(self._blocks)
         self.width: int = self.config.hidden_size
@@ -100,7 +110,9 @@ class TransformerBackbone:
         self.tokenizer = tokenizer
         self.tokenizer_id = tokenizer_identity(tokenizer)
         self.specials = Specials.of(tokenizer, self.config)
-        self.max_positions: int = self.config.max_position_embeddings - self.family.reserved
+        self.max_positions: int = self.config.max_position_embeddings - self.family.reserved(
+            self.config
+        )
         self._stops = take_stop_tokens(model, self.specials) if self.can_generate else ()
         self._twins: list[TransformerBackbone] = []
 
@@ -126,6 +138,8 @@ class TransformerBackbone:
             hidden: Tensor = self._embeddings(inputs.ids, token_type_ids=inputs.types)
         else:
             hidden = self._embeddings(inputs.ids)
+        if self._places is not None:
+            hidden = hidden + self._places(torch.arange(hidden.shape[1], device=hidden.device))
         return hidden
 
     def context(self, hidden: Tensor, mask: Tensor) -> Context:
@@ -147,7 +161,7 @@ class TransformerBackbone:
         return {
             f"{self.family.blocks}.{index}.{name}": module
             for name, module in self._blocks[index].named_modules()
-            if isinstance(module, nn.Linear)
+            if is_linear(module)
         }
 
     def select(self, block: int, modules: Sequence[str]) -> tuple[str, ...]:
@@ -250,21 +264,25 @@ class TransformerBackbone:
     def _read(self, here: Tensor) -> Tensor:
         """From the last block's output at the place that is read [N, 1, D] to features [N, D]."""
         if self.can_generate:
-            final: Tensor = self.body.norm(here)[:, 0]
-            return final
+            return self._normed(here)[:, 0]
         first: Tensor = self.body.pooler(here) if self._pooled else here[:, 0]
         return first
+
+    def _normed(self, hidden: Tensor) -> Tensor:
+        """What is above the last block of a causal model reads."""
+        final: Tensor = self.body.get_submodule(self.family.norm)(hidden)
+        return final
 
     def vocabulary_logits(self, hidden: Tensor) -> Tensor:
         """Language-model logits [..., V] from rows of the last block's output [..., D]."""
         self._require_causal("language-model logits")
-        logits: Tensor = self.model.lm_head(self.body.norm(hidden))
+        logits: Tensor = self.model.lm_head(self._normed(hidden))
         return logits
 
     def vocabulary_losses(self, hidden: Tensor, targets: Tensor) -> Tensor:
         """The loss of each expected token [M], from rows of the last block's output [M, D]."""
         self._require_causal("losses of tokens")
-        return token_losses(self.body.norm(hidden), self.model.lm_head.weight, targets)
+        return token_losses(self._normed(hidden), self.model.lm_head.weight, targets)
 
     def generate(self, prompts: Sequence[str], max_new_tokens: int) -> list[str]:
         """Greedy continuations of prompts, all in one batch [len(prompts), T, D]."""
@@ -308,7 +326,9 @@ class TransformerBackbone:
     @cached_property
     def size(self) -> Footprint:
         """What the model takes on a device."""
-        return weigh(self.model, self.family, self._embeddings, self._blocks, self.config)
+        family = self.family
+        tables = [self._embeddings, *([self._places] if self._places is not None else [])]
+        return weigh(self.model, family, tables, self._blocks, self.config)
 
     @cached_property
     def weights_id(self) -> str:
