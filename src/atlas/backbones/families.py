@@ -75,16 +75,23 @@ class Family:
     segments: bool = False
     places: str = ""
     norm: str = "norm"
-    reserved: Callable[[Config], int] = lambda config: 0
+    reserved: int | Callable[[Config], int] = 0
     position: Callable[[Model, Tensor], Position] = no_position
     run: Callable[[Model, Tensor, Tensor, Position], Tensor] = plain_block
     projections: tuple[str, ...] = ("query", "key", "value")
     parts: BlockParts | None = BERT
     scores: int = 0
 
+    def max_positions(self, config: Config) -> int:
+        """The longest text that a model of that config takes."""
+        reserved = self.reserved(config) if callable(self.reserved) else self.reserved
+        return int(config.max_position_embeddings) - reserved
+
     def head_layers(self, width: int, *, pooled: bool) -> tuple[HeadLayer, ...]:
         """The trained head; a pooler that no checkpoint has trained is its first layer."""
         layers = self.head
+        if not layers:
+            return ()
         if self.pooler and not pooled:
             layers = ((f"{self.prefix}.{self.pooler}.dense", "tanh"), *layers)
         outs = [width] * (len(layers) - 1) + [0]
@@ -164,7 +171,7 @@ FAMILIES = (
         },
         head=(("classifier.dense", "tanh"), ("classifier.out_proj", "identity")),
         # MPNet numbers its tokens from 2 on.
-        reserved=lambda config: 2,
+        reserved=2,
         position=relative_bias,
         run=biased_block,
         parts=MPNET,
@@ -242,10 +249,15 @@ FAMILIES = (
 )
 
 
-def find_family(model_type: str) -> Family:
-    """The family of a config.json's `model_type`."""
-    for family in FAMILIES:
-        if model_type in family.model_types:
-            return family
-    known = ", ".join(sorted(t for family in FAMILIES for t in family.model_types))
-    raise InputError(f"model_type {model_type!r} is not supported; supported: {known}")
+def find_family(model_type: str) -> Family | None:
+    """The family of a config.json's `model_type`; None if no row describes it."""
+    return next((family for family in FAMILIES if model_type in family.model_types), None)
+
+
+def need_family(model_type: str) -> Family:
+    """As `find_family`, refusing what no row describes."""
+    family = find_family(model_type)
+    if family is None:
+        known = ", ".join(sorted(t for family in FAMILIES for t in family.model_types))
+        raise InputError(f"model_type {model_type!r} is not in the table of families: {known}")
+    return family
