@@ -6,20 +6,40 @@ import pytest
 import torch
 from torch.nn.functional import linear
 from transformers import (
+    AlbertConfig,
+    AlbertModel,
     BertConfig,
     BertModel,
+    DebertaV2Config,
+    DebertaV2Model,
     DistilBertConfig,
     DistilBertModel,
+    ElectraConfig,
+    ElectraModel,
+    Gemma2Config,
+    Gemma2ForCausalLM,
+    GemmaConfig,
+    GemmaForCausalLM,
+    GPT2Config,
+    GPT2LMHeadModel,
+    GPTNeoXConfig,
+    GPTNeoXForCausalLM,
     LlamaConfig,
     LlamaForCausalLM,
     MistralConfig,
     MistralForCausalLM,
     MPNetConfig,
     MPNetModel,
+    OlmoConfig,
+    OlmoForCausalLM,
+    PhiConfig,
+    PhiForCausalLM,
     Qwen2Config,
     Qwen2ForCausalLM,
     Qwen3Config,
     Qwen3ForCausalLM,
+    RobertaConfig,
+    RobertaModel,
 )
 
 from atlas.backbones.load import build_tiny, build_tiny_causal, load_backbone
@@ -33,33 +53,45 @@ CAUSAL = ENCODER | {"num_key_value_heads": 1, "pad_token_id": 0, "bos_token_id":
 CAUSAL |= {"eos_token_id": 2, "vocab_size": 260, "head_dim": 8}
 DISTIL = {"vocab_size": 261, "dim": 16, "n_layers": 2, "n_heads": 2, "hidden_dim": 24}
 ATLAS = {"vocab_size": 260, "max_position_embeddings": 64}
+GPT2 = {"vocab_size": 260, "n_embd": 16, "n_layer": 2, "n_head": 2, "n_inner": 24}
+GPT2 |= {"n_positions": 64, "initializer_range": 0.3, "pad_token_id": 0, "eos_token_id": 2}
+PLAIN = {
+    name: value for name, value in CAUSAL.items() if name not in ("head_dim", "num_key_value_heads")
+}
+CAPPED = {"final_logit_softcapping": 3.0, "query_pre_attn_scalar": 8}
+DISTANCES = {"relative_attention": True, "pos_att_type": ["p2c", "c2p"], "share_att_key": True}
+DISTANCES |= {"type_vocab_size": 0, "position_biased_input": False, "pooler_hidden_size": 16}
+DISTANCES |= {"position_buckets": 8, "norm_rel_ebd": "layer_norm", "max_relative_positions": -1}
 WINDOW = {"use_sliding_window": True, "sliding_window": 4, "max_window_layers": 1}
 
 
-def _build(kind):
-    if kind == "bert":
-        return BertModel(BertConfig(**ENCODER))
-    if kind == "bert-bare":
-        return BertModel(BertConfig(**ENCODER), add_pooling_layer=False)
-    if kind == "distilbert":
-        return DistilBertModel(DistilBertConfig(**DISTIL, initializer_range=0.3))
-    if kind == "mpnet":
-        return MPNetModel(MPNetConfig(**ENCODER), add_pooling_layer=False)
-    if kind == "llama":
-        return LlamaForCausalLM(LlamaConfig(**CAUSAL, attention_bias=True))
-    if kind == "qwen2":
-        return Qwen2ForCausalLM(Qwen2Config(**CAUSAL, tie_word_embeddings=True))
-    if kind == "qwen2-window":
-        return Qwen2ForCausalLM(Qwen2Config(**CAUSAL, **WINDOW))
-    if kind == "atlas":
-        return make_model(dtype=torch.float32, **ATLAS)
-    if kind == "qwen3":
-        return Qwen3ForCausalLM(Qwen3Config(**CAUSAL))
-    return MistralForCausalLM(MistralConfig(**CAUSAL, sliding_window=4))
-
-
-ENCODERS = ["bert", "bert-bare", "distilbert", "mpnet"]
-CAUSALS = ["llama", "qwen2", "qwen2-window", "qwen3", "mistral"]
+KINDS = {
+    "bert": lambda: BertModel(BertConfig(**ENCODER)),
+    "bert-bare": lambda: BertModel(BertConfig(**ENCODER), add_pooling_layer=False),
+    "roberta": lambda: RobertaModel(RobertaConfig(**ENCODER, type_vocab_size=1)),
+    "distilbert": lambda: DistilBertModel(DistilBertConfig(**DISTIL, initializer_range=0.3)),
+    "mpnet": lambda: MPNetModel(MPNetConfig(**ENCODER), add_pooling_layer=False),
+    "llama": lambda: LlamaForCausalLM(LlamaConfig(**CAUSAL, attention_bias=True)),
+    "qwen2": lambda: Qwen2ForCausalLM(Qwen2Config(**CAUSAL, tie_word_embeddings=True)),
+    "qwen2-window": lambda: Qwen2ForCausalLM(Qwen2Config(**CAUSAL, **WINDOW)),
+    "qwen3": lambda: Qwen3ForCausalLM(Qwen3Config(**CAUSAL)),
+    "mistral": lambda: MistralForCausalLM(MistralConfig(**CAUSAL, sliding_window=4)),
+    "gemma": lambda: GemmaForCausalLM(GemmaConfig(**CAUSAL, hidden_act="gelu_pytorch_tanh")),
+    "gpt2": lambda: GPT2LMHeadModel(GPT2Config(**GPT2, scale_attn_by_inverse_layer_idx=True)),
+    "atlas": lambda: make_model(dtype=torch.float32, **ATLAS),
+    # None of these is in the table of families.
+    "electra": lambda: ElectraModel(ElectraConfig(**ENCODER, embedding_size=16)),
+    "deberta": lambda: DebertaV2Model(DebertaV2Config(**ENCODER, **DISTANCES)),
+    "albert": lambda: AlbertModel(AlbertConfig(**ENCODER, embedding_size=8)),
+    "pythia": lambda: GPTNeoXForCausalLM(GPTNeoXConfig(**PLAIN)),
+    "phi": lambda: PhiForCausalLM(PhiConfig(**PLAIN)),
+    "olmo": lambda: OlmoForCausalLM(OlmoConfig(**PLAIN)),
+    "gemma2": lambda: Gemma2ForCausalLM(Gemma2Config(**CAUSAL, sliding_window=4, **CAPPED)),
+}
+ENCODERS = ["bert", "bert-bare", "roberta", "distilbert", "mpnet"]
+CAUSALS = ["llama", "qwen2", "qwen2-window", "qwen3", "mistral", "gemma", "gpt2"]
+OTHER_ENCODERS = ["electra", "deberta", "albert"]
+OTHER_CAUSALS = ["pythia", "phi", "olmo", "gemma2"]
 CLASSIFY = Task("mood", "classification", ("text",), "label", labels=("bad", "so-so", "good"))
 ANSWER = Task("ask", "causal", ("question",), "answer", metric="exact_match")
 TEXTS = ("a longer text, to be padded to", "short", "naïve café 日本", "")
@@ -75,12 +107,15 @@ def checkpoint(tmp_path_factory):
             folders[kind] = tmp_path_factory.mktemp("models") / kind
             with torch.random.fork_rng():
                 torch.manual_seed(len(kind))
-                model = _build(kind)
+                model = KINDS[kind]()
                 for name, parameter in model.named_parameters():
-                    if name.endswith("bias"):  # zero from the start: errors there would not show
+                    still = parameter.dim() == 1 and kind.startswith("gemma")
+                    if still or name.endswith(
+                        "bias"
+                    ):  # zero from the start: errors there would not show
                         parameter.data.normal_(std=0.1)
             model.save_pretrained(folders[kind])
-            tiny = build_tiny if kind in ENCODERS else build_tiny_causal
+            tiny = build_tiny if kind in ENCODERS + OTHER_ENCODERS else build_tiny_causal
             tiny(torch.float32)[1].save_pretrained(folders[kind])
         return folders[kind]
 
@@ -164,7 +199,13 @@ class Tools:
     @staticmethod
     def logits(backbone, inputs, head):
         """Classification logits block by block."""
-        out = backbone.features(Tools.hidden(backbone, inputs), inputs.mask)
+        return Tools.head_on(
+            backbone, backbone.features(Tools.hidden(backbone, inputs), inputs.mask), head
+        )
+
+    @staticmethod
+    def head_on(backbone, out, head):
+        """A head's logits on features."""
         for layer in backbone.head_layers:
             out = linear(out, head[f"{layer.name}.weight"], head.get(f"{layer.name}.bias"))
             out = ACTIVATIONS[layer.activation](out)
@@ -173,7 +214,8 @@ class Tools:
     @staticmethod
     def whole(model, backbone, inputs):
         """The logits of transformers' own model."""
-        extra = {"token_type_ids": inputs.types} if backbone.family.segments else {}
+        segments = backbone.family.segments or getattr(backbone, "_segments", False)
+        extra = {"token_type_ids": inputs.types} if segments else {}
         with torch.no_grad():
             return model(input_ids=inputs.ids, attention_mask=inputs.mask.long(), **extra).logits
 

@@ -26,6 +26,7 @@ ALPHA = 6.0
 PLACE = Path.cwd() / "me"
 CARD = {"client": "a|b", "metrics": {"accuracy": 0.912345, "alone": 0.9}, "data": PLACE}
 CLASSIFIERS = ["bert", "bert-bare", "distilbert", "mpnet", "llama", "qwen2"]
+CLASSIFIERS += ["roberta", "gpt2", "gemma", "qwen3"]
 MODULES = {
     "bert": ["classifier"],
     "bert-bare": ["pooler", "classifier"],
@@ -33,6 +34,10 @@ MODULES = {
     "mpnet": ["classifier"],
     "llama": ["score"],
     "qwen2": ["score"],
+    "roberta": ["classifier"],
+    "gpt2": ["score"],
+    "gemma": ["score"],
+    "qwen3": ["score"],
 }
 
 
@@ -82,7 +87,7 @@ def test_plain_peft_gives_the_same_class_logits(kind, exported, backbone_of, che
     )
 
 
-@pytest.mark.parametrize("kind", ["llama", "qwen2"])
+@pytest.mark.parametrize("kind", ["llama", "qwen2", "qwen3", "gemma", "gpt2"])
 def test_plain_peft_gives_the_same_vocabulary_logits(
     kind, exported, backbone_of, checkpoint, tools
 ):
@@ -140,7 +145,7 @@ def test_a_merged_model_gives_the_same_class_logits(kind, exported, backbone_of,
     assert backbone.fingerprint() == before
 
 
-@pytest.mark.parametrize("kind", ["llama", "qwen2"])
+@pytest.mark.parametrize("kind", ["llama", "qwen2", "gemma", "gpt2"])
 def test_a_merged_causal_model_loads_as_a_backbone(kind, exported, backbone_of, tools, tmp_path):
     folder, layers, _ = exported(kind, tools.answer)
     backbone = backbone_of(kind)

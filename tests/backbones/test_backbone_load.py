@@ -149,9 +149,11 @@ def _with(**values):
         ("config.json", lambda data: b"[]", "model_type"),
         (
             "config.json",
-            _with(model_type="gpt2"),
-            "supported: atlas_omega, bert, distilbert, llama",
+            _with(model_type="t5", classifier_dropout=0.0),
+            "an encoder with a decoder; supported: encoders and causal",
         ),
+        ("config.json", _with(model_type="vit"), "'vit' is not a model of text"),
+        ("config.json", _with(model_type="made-up"), "'made-up' is not supported; supported:"),
         ("config.json", _with(hidden_size=24), "cannot be loaded"),
         ("config.json", _with(hidden_size="wide"), "cannot be loaded"),
         ("config.json", _with(num_attention_heads=3), "cannot be loaded"),

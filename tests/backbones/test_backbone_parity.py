@@ -9,9 +9,7 @@ from transformers import AutoModelForCausalLM, AutoModelForSequenceClassificatio
 
 from atlas.backbones.load import load_backbone
 from atlas.federation.batching.backbone import Backbone
-
-ENCODERS = ["bert", "bert-bare", "distilbert", "mpnet"]
-CAUSALS = ["llama", "qwen2", "qwen2-window", "qwen3", "mistral"]
+from tests.backbones.conftest import CAUSALS, ENCODERS
 
 
 @pytest.mark.parametrize("kind", ENCODERS + CAUSALS)
@@ -49,7 +47,7 @@ def test_the_window_of_sliding_models_is_felt(backbone_of, tools):
     assert mask[0, 0, 20, 19]
 
 
-@pytest.mark.parametrize("kind", [*ENCODERS, "llama"])
+@pytest.mark.parametrize("kind", [*ENCODERS, "llama", "gemma", "gpt2"])
 def test_a_row_does_not_depend_on_its_neighbours(kind, backbone_of, tools):
     backbone = backbone_of(kind)
     head = tools.head(backbone, 3)
@@ -58,7 +56,7 @@ def test_a_row_does_not_depend_on_its_neighbours(kind, backbone_of, tools):
     torch.testing.assert_close(together[1:2], alone, atol=1e-5, rtol=0)
 
 
-@pytest.mark.parametrize("kind", [*ENCODERS, "llama"])
+@pytest.mark.parametrize("kind", [*ENCODERS, "llama", "gemma", "gpt2"])
 def test_frozen_in_eval_mode_and_unchanged_by_training_around_it(kind, backbone_of, tools):
     backbone = backbone_of(kind)
     before = backbone.fingerprint()
@@ -77,7 +75,7 @@ def test_frozen_in_eval_mode_and_unchanged_by_training_around_it(kind, backbone_
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
-@pytest.mark.parametrize("kind", [*ENCODERS, "llama"])
+@pytest.mark.parametrize("kind", [*ENCODERS, "llama", "gemma", "gpt2"])
 def test_other_precisions(kind, dtype, checkpoint, backbone_of, tools):
     backbone, usual = load_backbone(str(checkpoint(kind)), dtype=dtype), backbone_of(kind)
     assert {parameter.dtype for parameter in backbone.model.parameters()} == {dtype}
@@ -90,7 +88,7 @@ def test_other_precisions(kind, dtype, checkpoint, backbone_of, tools):
     )
 
 
-@pytest.mark.parametrize("kind", ["llama", "mistral"])
+@pytest.mark.parametrize("kind", ["llama", "mistral", "gemma", "gpt2"])
 def test_generation_equals_transformers(kind, backbone_of, checkpoint):
     backbone = backbone_of(kind)
     model = AutoModelForCausalLM.from_pretrained(checkpoint(kind)).eval()
@@ -156,6 +154,12 @@ def test_head_layers_are_those_of_the_classification_models(backbone_of):
             ("classifier.dense", 16, True, "tanh"),
             ("classifier.out_proj", 0, True, "identity"),
         ],
+        "roberta": [
+            ("classifier.dense", 16, True, "tanh"),
+            ("classifier.out_proj", 0, True, "identity"),
+        ],
+        "gpt2": [("score", 0, False, "identity")],
+        "gemma": [("score", 0, False, "identity")],
         "llama": [("score", 0, False, "identity")],
     }
     for kind, chain in chains.items():

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 
 # What the library hands over is not typed here.
@@ -41,6 +41,27 @@ class Context:
     paged: dict[str, Tensor] = field(default_factory=dict)
 
 
+def is_linear(module: nn.Module) -> bool:
+    """Whether a module is a linear map that an adapter can sit on.
+
+    Also transformers' Conv1D, told by its name: its module is not imported for a BERT.
+    """
+    return isinstance(module, nn.Linear) or type(module).__name__ == "Conv1D"
+
+
+def is_transposed(module: nn.Module) -> bool:
+    """Whether a linear module keeps its weight as [d_in, d_out]."""
+    return is_linear(module) and not isinstance(module, nn.Linear)
+
+
+def tell_widths(model: nn.Module) -> None:
+    """Conv1D modules get the names that linear modules have for their widths."""
+    for module in model.modules():
+        if is_transposed(module):
+            given: Model = module
+            given.in_features, given.out_features = given.nx, given.nf
+
+
 def no_position(body: Model, hidden: Tensor) -> None:
     """Positions are part of the embeddings."""
     del body, hidden
@@ -62,6 +83,13 @@ def plain_block(block: Model, hidden: Tensor, mask: Tensor, position: Position) 
     """A block that takes its input and the mask."""
     del position
     out: Tensor = block(hidden, mask)
+    return out
+
+
+def masked_block(block: Model, hidden: Tensor, mask: Tensor, position: Position) -> Tensor:
+    """A block that takes the mask by its name."""
+    del position
+    out: Tensor = block(hidden, attention_mask=mask)
     return out
 
 
@@ -147,6 +175,7 @@ class BlockParts:
         turn: What positions do to queries and keys; given the places that are asked [N, Q].
         bias: What positions add to attention scores [N, H, Q, T]; None if nothing.
         page: The positions of pages, whose places are these of their texts [M, P].
+        scale: What scores are multiplied with; None for one over the root of a head's width.
     """
 
     enter: Callable[[Model, Tensor], Tensor]
@@ -155,6 +184,7 @@ class BlockParts:
     turn: Callable[[Model, QueriesAndKeys, Position, Tensor], QueriesAndKeys]
     bias: Callable[[Position, Tensor], Tensor | None]
     page: Callable[[Position, Tensor], Position]
+    scale: Callable[[Model], float] | None = None
 
 
 def as_it_is(block: Model, hidden: Tensor) -> Tensor:
@@ -248,7 +278,7 @@ def attention(
         key,
         value,
         attn_mask=mask,
-        scale=width**-0.5,
+        scale=width**-0.5 if parts.scale is None else parts.scale(block),
         enable_gqa=query.shape[1] != key.shape[1],
     )
     return seen.transpose(1, 2).flatten(2)
@@ -283,6 +313,12 @@ def _leave_llama(block: Model, seen: Tensor, hidden: Tensor) -> Tensor:
     return out
 
 
+def _leave_gpt2(block: Model, seen: Tensor, hidden: Tensor) -> Tensor:
+    attended = hidden + block.attn.c_proj(seen)
+    out: Tensor = attended + block.mlp(block.ln_2(attended))
+    return out
+
+
 BERT = BlockParts(
     enter=as_it_is,
     leave=_leave_bert,
@@ -314,4 +350,13 @@ LLAMA = BlockParts(
     turn=rotate,
     bias=no_bias,
     page=rotary_page,
+)
+GPT2 = BlockParts(
+    enter=lambda block, hidden: block.ln_1(hidden),
+    leave=_leave_gpt2,
+    width=lambda block: block.attn.head_dim,
+    turn=stay,
+    bias=no_bias,
+    page=anywhere,
+    scale=lambda block: block.attn.scaling,
 )

@@ -2,25 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, cast
 
 from torch import Tensor, nn
 
-from atlas.backbones.blocks import Config, stay
+from atlas.backbones.blocks import Config, as_it_is, is_linear
 from atlas.backbones.families import Family
+from atlas.backbones.packed_blocks import can_fold
 from atlas.errors import InputError
 from atlas.federation.batching.backbone import Footprint
 
 
 def weigh(
-    model: nn.Module, family: Family, embeddings: nn.Module, blocks: nn.ModuleList, config: Config
+    model: nn.Module,
+    family: Family,
+    embeddings: Sequence[nn.Module],
+    blocks: nn.ModuleList,
+    config: Config,
 ) -> Footprint:
     """The footprint of a loaded model; weights that two parts share count where they come first.
 
     Args:
         model: The whole model.
         family: How it is cut.
-        embeddings: Its part below the first block.
+        embeddings: Its parts below the first block.
         blocks: Its blocks.
         config: Of its body.
 
@@ -34,7 +40,7 @@ def weigh(
             "is not known, so neither can be planned; allowed: ranks.method=fixed and no split"
         )
     seen: set[int] = set()
-    below = _new_bytes(embeddings.parameters(), seen)
+    below = sum(_new_bytes(part.parameters(), seen) for part in embeddings)
     each = tuple(_new_bytes(block.parameters(), seen) for block in blocks)
     # Blocks of one model are alike; the last one speaks for all.
     widths = _widths(family, blocks[-1])
@@ -45,7 +51,7 @@ def weigh(
         top=_new_bytes(model.parameters(), seen),
         itemsize=next(model.parameters()).element_size(),
         width=config.hidden_size,
-        kept=_kept_by_tokens(config.hidden_size, widths),
+        kept=_kept_by_tokens(family, config.hidden_size, widths),
         spread=spread,
         read=config.hidden_size,
         read_spread=read_spread,
@@ -56,15 +62,18 @@ def weigh(
     )
 
 
-def _kept_by_tokens(width: int, widths: Mapping[str, int]) -> int:
+def _kept_by_tokens(family: Family, width: int, widths: Mapping[str, int]) -> int:
     """Numbers per token that a block keeps beside attention.
 
     Its input, what its two norms were given (those of a gated model keep it twice, before and after
     they scale it), and the inputs of the feed-forward part's activation (three where a gate
-    multiplies).
+    multiplies, five where it is GPT-2's, written out as products and a tanh). The first norm of
+    a block that begins with one was given the block's input.
     """
     if "gate" in widths:
         return 4 * width + 3 * widths["up"]
+    if _begins_with_norm(family):
+        return 2 * width + 5 * widths["up"]
     return 3 * width + widths["up"]
 
 
@@ -78,7 +87,7 @@ def _kept_by_attention(family: Family, widths: Mapping[str, int]) -> tuple[int, 
     if "gate" in widths:
         key = value = query
     attended = 0 if family.scores else query
-    read = query if family.parts is not None and family.parts.turn is stay else key + value
+    read = query if can_fold(family) else key + value
     return query + key + value + attended, read
 
 
@@ -86,9 +95,15 @@ def _widths(family: Family, block: nn.Module) -> dict[str, int]:
     found = {}
     for short, path in family.modules.items():
         module = block.get_submodule(path)
-        assert isinstance(module, nn.Linear)
-        found[short] = module.out_features
+        assert is_linear(module)
+        found[short] = int(cast(Any, module).out_features)
+    if len(family.projections) == 1:
+        found |= {short: found[short] // 3 for short in ("query", "key", "value")}
     return found
+
+
+def _begins_with_norm(family: Family) -> bool:
+    return family.parts is not None and family.parts.enter is not as_it_is
 
 
 def _adapter_inputs(
@@ -96,7 +111,7 @@ def _adapter_inputs(
 ) -> dict[str, tuple[str, int]]:
     """What an adapter keeps beyond its block's own needs, by full module name."""
     inputs = {"up": ("mlp", width), "gate": ("mlp", width), "down": ("down", mlp)}
-    if "gate" in family.modules:
+    if _begins_with_norm(family):
         inputs |= dict.fromkeys(("query", "key", "value"), ("attention", width))
     if family.scores:
         inputs["output"] = ("output", width)

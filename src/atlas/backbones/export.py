@@ -12,7 +12,7 @@ from typing import Any
 from safetensors.torch import save_file
 from torch import Tensor
 
-from atlas.backbones.blocks import Config
+from atlas.backbones.blocks import Config, is_transposed
 from atlas.backbones.model_card import card_facts, write_card
 from atlas.backbones.peft_folder import (
     CONFIG,
@@ -123,9 +123,12 @@ def merge_adapter(folder: Path, *, backbone: TransformerBackbone, adapter: Expor
         state = {start + name: tensor for name, tensor in backbone.body.state_dict().items()}
     for name, (a, b) in adapter.layers.items():
         key = f"{start}{name}.weight"
+        across = is_transposed(backbone.body.get_submodule(name))
         # Added in double: the sum is rounded once, to the base model's own precision.
         update = b.double() @ a.double() * (adapter.alpha / a.shape[0])
-        state[key] = (state[key].cpu().double() + update.cpu()).to(backbone.dtype)
+        state[key] = (state[key].cpu().double() + (update.T if across else update).cpu()).to(
+            backbone.dtype
+        )
     state |= {name: tensor.to(backbone.dtype) for name, tensor in adapter.head.items()}
     with whole_folder(folder) as fresh:
         save_file(_plain(state), fresh / "model.safetensors", metadata={"format": "pt"})
@@ -146,6 +149,7 @@ def _peft_config(
     largest = max(ranks.values())
     start = f"{backbone.family.prefix}."
     classifies = task.kind == "classification"
+    across = [is_transposed(backbone.body.get_submodule(n.removeprefix(start))) for n in ranks]
     # PEFT saves whole modules: the pooler for `bert.pooler.dense`, MPNet's head for its layers.
     heads = [layer.name.removeprefix(start).split(".")[0] for layer in backbone.head_layers]
     config = LoraConfig(
@@ -156,6 +160,7 @@ def _peft_config(
         modules_to_save=list(dict.fromkeys(heads)) if classifies else None,
         task_type="SEQ_CLS" if classifies else "CAUSAL_LM",
         base_model_name_or_path=backbone.location,
+        fan_in_fan_out=any(across),
         inference_mode=True,
     )
     # A set's order differs between processes; equal adapters are to be equal files.
@@ -172,7 +177,8 @@ def _merged_config(backbone: TransformerBackbone, task: Task) -> Config:
         models = modeling_auto.MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING
         config.id2label = dict(enumerate(task.labels))
         config.label2id = {label: index for index, label in enumerate(task.labels)}
-        config.pad_token_id = backbone.specials.pad
+        if backbone.can_generate:  # it finds a text's last token by it; RoBERTa counts from its own
+            config.pad_token_id = backbone.specials.pad
     config.architectures = [models[type(config)].__name__]
     config.dtype = backbone.dtype
     return config

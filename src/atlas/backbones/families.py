@@ -14,13 +14,16 @@ from torch import Tensor
 from atlas.backbones.blocks import (
     BERT,
     DISTILBERT,
+    GPT2,
     LLAMA,
     MPNET,
     BlockParts,
+    Config,
     MaskKind,
     Model,
     Position,
     biased_block,
+    masked_block,
     no_position,
     plain_block,
     relative_bias,
@@ -48,9 +51,13 @@ class Family:
         head_bias: Whether the head layers have biases.
         pooler: Path of a pooler that the classification model reads, or empty.
         segments: Whether the embeddings take segment ids.
+        places: Path of a table of positions that is added to the embeddings, or empty.
+        norm: Path of the norm above the last block of a causal model.
         reserved: Positions of the position table that no token can take.
         position: Computes what blocks need to know of positions.
         run: Calls one block.
+        projections: Short names of the modules that give queries, keys and values; one name if one
+            module gives all three, side by side.
         parts: The pieces of one block; None where it can only be run on whole texts.
         scores: Tables of attention over all pairs of tokens that a head keeps for training.
     """
@@ -66,15 +73,25 @@ class Family:
     head_bias: bool = True
     pooler: str = ""
     segments: bool = False
-    reserved: int = 0
+    places: str = ""
+    norm: str = "norm"
+    reserved: int | Callable[[Config], int] = 0
     position: Callable[[Model, Tensor], Position] = no_position
     run: Callable[[Model, Tensor, Tensor, Position], Tensor] = plain_block
+    projections: tuple[str, ...] = ("query", "key", "value")
     parts: BlockParts | None = BERT
     scores: int = 0
+
+    def max_positions(self, config: Config) -> int:
+        """The longest text that a model of that config takes."""
+        reserved = self.reserved(config) if callable(self.reserved) else self.reserved
+        return int(config.max_position_embeddings) - reserved
 
     def head_layers(self, width: int, *, pooled: bool) -> tuple[HeadLayer, ...]:
         """The trained head; a pooler that no checkpoint has trained is its first layer."""
         layers = self.head
+        if not layers:
+            return ()
         if self.pooler and not pooled:
             layers = ((f"{self.prefix}.{self.pooler}.dense", "tanh"), *layers)
         outs = [width] * (len(layers) - 1) + [0]
@@ -87,6 +104,12 @@ class Family:
 ATLAS = "atlas_omega"
 """The `model_type` of our own language model; `omega` itself imports transformers' models."""
 _BERT_MLP = {"up": "intermediate.dense", "down": "output.dense"}
+_BERT_ATTENTION = {
+    "query": "attention.self.query",
+    "key": "attention.self.key",
+    "value": "attention.self.value",
+    "output": "attention.output.dense",
+}
 
 FAMILIES = (
     Family(
@@ -96,16 +119,23 @@ FAMILIES = (
         embeddings="embeddings",
         blocks="encoder.layer",
         mask="bidirectional",
-        modules={
-            "query": "attention.self.query",
-            "key": "attention.self.key",
-            "value": "attention.self.value",
-            "output": "attention.output.dense",
-            **_BERT_MLP,
-        },
+        modules=_BERT_ATTENTION | _BERT_MLP,
         head=(("classifier", "identity"),),
         pooler="pooler",
         segments=True,
+    ),
+    Family(
+        name="roberta",
+        model_types=("roberta", "xlm-roberta", "camembert"),
+        prefix="roberta",
+        embeddings="embeddings",
+        blocks="encoder.layer",
+        mask="bidirectional",
+        modules=_BERT_ATTENTION | _BERT_MLP,
+        # Its tokenizers give no segments, and most checkpoints know a single one.
+        head=(("classifier.dense", "tanh"), ("classifier.out_proj", "identity")),
+        # Tokens are numbered from the one after padding on.
+        reserved=lambda config: config.pad_token_id + 1,
     ),
     Family(
         name="distilbert",
@@ -149,7 +179,7 @@ FAMILIES = (
     ),
     Family(
         name="llama",
-        model_types=("llama", "mistral", "qwen2", "qwen3"),
+        model_types=("llama", "mistral", "qwen2", "qwen3", "gemma"),
         prefix="model",
         embeddings="embed_tokens",
         blocks="layers",
@@ -168,6 +198,28 @@ FAMILIES = (
         position=rotary,
         run=rotary_block,
         parts=LLAMA,
+    ),
+    Family(
+        name="gpt2",
+        model_types=("gpt2",),
+        prefix="transformer",
+        embeddings="wte",
+        blocks="h",
+        mask="causal",
+        # One module makes queries, keys and values; an adapter on any is one on it.
+        modules={
+            **dict.fromkeys(("query", "key", "value"), "attn.c_attn"),
+            "output": "attn.c_proj",
+            "up": "mlp.c_fc",
+            "down": "mlp.c_proj",
+        },
+        head=(("score", "identity"),),
+        head_bias=False,
+        places="wpe",
+        norm="ln_f",
+        run=masked_block,
+        projections=("query",),
+        parts=GPT2,
     ),
     Family(
         name="atlas",
@@ -197,10 +249,15 @@ FAMILIES = (
 )
 
 
-def find_family(model_type: str) -> Family:
-    """The family of a config.json's `model_type`."""
-    for family in FAMILIES:
-        if model_type in family.model_types:
-            return family
-    known = ", ".join(sorted(t for family in FAMILIES for t in family.model_types))
-    raise InputError(f"model_type {model_type!r} is not supported; supported: {known}")
+def find_family(model_type: str) -> Family | None:
+    """The family of a config.json's `model_type`; None if no row describes it."""
+    return next((family for family in FAMILIES if model_type in family.model_types), None)
+
+
+def need_family(model_type: str) -> Family:
+    """As `find_family`, refusing what no row describes."""
+    family = find_family(model_type)
+    if family is None:
+        known = ", ".join(sorted(t for family in FAMILIES for t in family.model_types))
+        raise InputError(f"model_type {model_type!r} is not in the table of families: {known}")
+    return family

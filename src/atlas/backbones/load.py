@@ -24,12 +24,13 @@ from tokenizers import Tokenizer as Backend
 from tokenizers import decoders, models, pre_tokenizers, processors
 from torch import nn
 from transformers import AutoConfig, BertConfig, PreTrainedTokenizerFast
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
 from transformers.utils import logging as transformers_logging
 
 from atlas.backbones.bert import Bert, read_bert
 from atlas.backbones.blocks import Config, Model, Tokenizer
 from atlas.backbones.compiled import Compiler, compiled
-from atlas.backbones.families import ATLAS, Family, find_family
+from atlas.backbones.families import ATLAS, find_family
 from atlas.backbones.tokenizer import load_tokenizer
 from atlas.backbones.transformer import TransformerBackbone
 from atlas.errors import InputError
@@ -226,10 +227,10 @@ def _load(
             config = AutoConfig.from_pretrained(
                 where, local_files_only=isinstance(where, Path), trust_remote_code=False
             )
-            family = find_family(config.model_type)
+            native = find_family(config.model_type) is not None
             if getattr(config, "is_decoder", False):
                 raise InputError(f"backbone {where}: config.json says is_decoder; not supported")
-            model, pooled = _load_model(where, config, family, dtype)
+            model, pooled = _load_model(where, config, dtype)
             tokenizer = load_tokenizer(where)
         if len(tokenizer) > config.vocab_size:
             raise InputError(
@@ -241,9 +242,10 @@ def _load(
     except UNREADABLE as error:
         raise InputError(f"backbone {where} cannot be loaded: {error}") from error
     name, source = public
-    backbone = TransformerBackbone(
-        model, tokenizer, name=name, source=source, device=device, pooled=pooled
-    )
+    make: type[TransformerBackbone] = TransformerBackbone
+    if not native:
+        from atlas.backbones.whole_model import WholeModelBackbone as make  # noqa: N813
+    backbone = make(model, tokenizer, name=name, source=source, device=device, pooled=pooled)
     if isinstance(where, Path) and source != MINILM_SOURCE:
         backbone.location = str(where.resolve())
     return backbone
@@ -259,7 +261,11 @@ def _check_folder(folder: Path) -> str:
     except ValueError as error:
         raise InputError(f"{path} is not valid JSON: {error}") from error
     kind = str(settings.get("model_type")) if isinstance(settings, dict) else ""
-    find_family(kind)
+    if kind != ATLAS and kind not in CONFIG_MAPPING_NAMES:
+        raise InputError(
+            f"model_type {kind!r} is not supported; supported: {ATLAS} and the encoders and causal "
+            "language models of transformers, such as bert, gpt2, llama"
+        )
     if not any(folder.glob("*.safetensors")):
         if any(folder.glob("*.bin")):
             raise InputError(
@@ -273,7 +279,6 @@ def _check_folder(folder: Path) -> str:
 def _load_model(
     where: Path | str,
     config: Config,
-    family: Family,
     dtype: torch.dtype,
 ) -> tuple[Model, bool]:
     """The model, and whether its pooler came with the checkpoint."""
@@ -282,7 +287,11 @@ def _load_model(
         return own
     from transformers import AutoModel, AutoModelForCausalLM
 
-    loader = AutoModelForCausalLM if family.mask == "causal" else AutoModel
+    from atlas.backbones.whole_model import is_causal
+
+    family = find_family(config.model_type)
+    causal = is_causal(config) if family is None else family.mask == "causal"
+    loader = AutoModelForCausalLM if causal else AutoModel
     # What a checkpoint lacks is drawn at random: that must not move the process's generator.
     with torch.random.fork_rng(devices=[]):
         model, report = loader.from_pretrained(

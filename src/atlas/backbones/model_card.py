@@ -130,7 +130,7 @@ def asking(
     load = _LOAD.format(auto=auto, arguments=", ".join(arguments), tokenizer=where)
     texts = [f"{field} goes here" for field in task.text]
     if task.kind == "classification":
-        segments = backbone.family.segments
+        segments = backbone.reads_segments
         return load + _CLASSIFY.format(texts=texts, length=limits.max_length, segments=segments)
     values = ", ".join(f"{name}=texts[{i}]" for i, name in enumerate(task.text))
     prompt = f"{task.prompt!r}.format({values})" if task.prompt else '"\\n".join(texts) + "\\n"'

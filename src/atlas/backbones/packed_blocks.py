@@ -23,7 +23,6 @@ from atlas.backbones.families import Family
 from atlas.federation.adapters.lora_hooks import LoraChange, Projected
 from atlas.federation.batching.packing import Packing
 
-PROJECTIONS = ("query", "key", "value")
 Projecting = Callable[[str], Tensor]
 """From a projection's short name to what it makes of a block's packed input."""
 
@@ -32,12 +31,14 @@ def projection_widths(family: Family, block: Model) -> tuple[int, ...]:
     """Numbers that each of a block's projections gives; none if it cannot be taken apart."""
     if family.parts is None:
         return ()
-    return tuple(block.get_submodule(family.modules[name]).out_features for name in PROJECTIONS)
+    return tuple(
+        block.get_submodule(family.modules[name]).out_features for name in family.projections
+    )
 
 
 def project(family: Family, block: Model, hidden: Tensor) -> tuple[Tensor, ...]:
     """What each of a block's projections makes of its input [..., .]."""
-    return tuple(map(calling(family, block, hidden), PROJECTIONS))
+    return tuple(map(calling(family, block, hidden), family.projections))
 
 
 def calling(family: Family, block: Model, hidden: Tensor) -> Projecting:
@@ -48,7 +49,7 @@ def calling(family: Family, block: Model, hidden: Tensor) -> Projecting:
 
 def recalling(family: Family, block: Model, hidden: Tensor, projected: Projected) -> Projecting:
     """Projections that are known, with what adapters add to them."""
-    known = dict(zip(PROJECTIONS, projected.values, strict=True))
+    known = dict(zip(family.projections, projected.values, strict=True))
     assert family.parts is not None
     entered = family.parts.enter(block, hidden)
 
@@ -81,11 +82,17 @@ def paged_block(  # noqa: PLR0913
     """
     parts, pages = family.parts, packing.pages
     assert parts is not None
-    query, key, value = (pages.spread(projecting(name)) for name in PROJECTIONS)
+    query, key, value = map(pages.spread, _attended(family, projecting))
     asked = torch.arange(query.shape[1], device=hidden.device).expand(len(query), -1)
     turned = parts.page(position, pages.within)
     seen = attention(parts, block, (query, key, value), mask, turned, asked)
     return parts.leave(block, pages.gather(seen, packing.real.shape), hidden)
+
+
+def _attended(family: Family, projecting: Projecting) -> tuple[Tensor, ...]:
+    """Queries, keys and values, also of a module that gives all three side by side."""
+    found = tuple(map(projecting, family.projections))
+    return found if len(found) > 1 else found[0].chunk(3, dim=-1)
 
 
 def read_block(  # noqa: PLR0913
@@ -108,15 +115,24 @@ def read_block(  # noqa: PLR0913
         return family.run(block, packing.spread(hidden), mask, position)[rows, at]
     read = packing.slots[rows, at]
     parts = family.parts
-    entered = parts.enter(block, hidden)
-    projected = (
+    projected = _read_projections(family, block, parts.enter(block, hidden), packing, read)
+    allowed = mask.expand(len(at), -1, -1, -1)[:, 0][rows, at][:, None]
+    seen = attention(parts, block, projected, allowed, position, at)
+    return parts.leave(block, seen, hidden.flatten(0, 1)[read])
+
+
+def _read_projections(
+    family: Family, block: Model, entered: Tensor, packing: Packing, read: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Queries of the tokens that are read [N, Q, .], keys and values of all [N, T, .]."""
+    if len(family.projections) == 1:
+        query, key, value = _attended(family, partial(_project, family, block, entered))
+        return query.flatten(0, 1)[read], packing.spread(key), packing.spread(value)
+    return (
         _project(family, block, entered.flatten(0, 1)[read], "query"),
         packing.spread(_project(family, block, entered, "key")),
         packing.spread(_project(family, block, entered, "value")),
     )
-    allowed = mask.expand(len(at), -1, -1, -1)[:, 0][rows, at][:, None]
-    seen = attention(parts, block, projected, allowed, position, at)
-    return parts.leave(block, seen, hidden.flatten(0, 1)[read])
 
 
 def _project(family: Family, block: Model, entered: Tensor, name: str) -> Tensor:
@@ -127,7 +143,8 @@ def _project(family: Family, block: Model, entered: Tensor, name: str) -> Tensor
 
 def can_fold(family: Family) -> bool:
     """Whether keys and values of this family need not be computed."""
-    return family.parts is not None and family.parts.turn is stay
+    apart = len(family.projections) > 1
+    return apart and family.parts is not None and family.parts.turn is stay
 
 
 def folded_read(  # noqa: PLR0913

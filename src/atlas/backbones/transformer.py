@@ -12,9 +12,17 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from atlas.backbones.blocks import Context, Model, Tokenizer, attention_kinds, attention_mask
+from atlas.backbones.blocks import (
+    Context,
+    Model,
+    Tokenizer,
+    attention_kinds,
+    attention_mask,
+    is_linear,
+    tell_widths,
+)
 from atlas.backbones.device_cost import weigh
-from atlas.backbones.families import find_family
+from atlas.backbones.families import Family, need_family
 from atlas.backbones.generation import generate_greedily, take_stop_tokens
 from atlas.backbones.packed_blocks import (
     calling,
@@ -57,9 +65,13 @@ class TransformerBackbone:
         specials: Padding, start and end tokens.
         max_positions: The longest input the model can take.
         stops: Tokens that end a text it makes; empty for encoders.
+        reads_segments: Whether it is told which of two texts a token is of.
+        cut_into_blocks: Whether blocks can be run one by one.
     """
 
-    def __init__(
+    cut_into_blocks = True
+
+    def __init__(  # noqa: PLR0913
         self,
         model: Model,
         tokenizer: Tokenizer,
@@ -68,6 +80,7 @@ class TransformerBackbone:
         source: str,
         device: torch.device,
         pooled: bool = True,
+        family: Family | None = None,
     ) -> None:
         """Freezes a loaded model.
 
@@ -78,34 +91,45 @@ class TransformerBackbone:
             source: Public name of the base model.
             device: Where to hold it.
             pooled: Whether the checkpoint brought the weights of the pooler, if there is one.
+            family: How it is cut; None to look it up.
         """
         self.name = name
         self.source = source
         self.location = source
-        self.family = find_family(model.config.model_type)
+        self.family = family = family or need_family(model.config.model_type)
+        self.reads_segments = family.segments
         self.can_generate = self.family.mask == "causal"
         self.model = model
         self.body = getattr(model, self.family.prefix) if self.can_generate else model
         self.config = self.body.config
-        self._pooled = bool(self.family.pooler) and pooled
-        if hasattr(self.body, "pooler") and not self._pooled:
-            # Random, or not part of the classification model: it must not pass for the checkpoint.
-            self.body.pooler = None
+        self._pooled = self._settle_pooler(pooled=pooled)
         self.model.eval().requires_grad_(False).to(device)
+        tell_widths(model)
         self.device = device
         self.dtype: torch.dtype = model.dtype
         self._kinds = attention_kinds(self.family.mask, self.config)
         self._embeddings = self.body.get_submodule(self.family.embeddings)
-        self._blocks = cast(nn.ModuleList, self.body.get_submodule(self.family.blocks))
+        self._places = self.body.get_submodule(family.places) if family.places else None
+        blocks = self.body.get_submodule(family.blocks)
+        # A body without a list of blocks is one itself.
+        self._blocks = cast(nn.ModuleList, blocks) if family.blocks else nn.ModuleList([blocks])
         self.depth = len(self._blocks)
         self.width: int = self.config.hidden_size
         self.head_layers = self.family.head_layers(self.width, pooled=self._pooled)
         self.tokenizer = tokenizer
         self.tokenizer_id = tokenizer_identity(tokenizer)
         self.specials = Specials.of(tokenizer, self.config)
-        self.max_positions: int = self.config.max_position_embeddings - self.family.reserved
+        self.max_positions = family.max_positions(self.config)
         self.stops = take_stop_tokens(model, self.specials) if self.can_generate else ()
         self._twins: list[TransformerBackbone] = []
+
+    def _settle_pooler(self, *, pooled: bool) -> bool:
+        """Whether features are what the body's pooler makes; one that is not read is dropped."""
+        read = bool(self.family.pooler) and pooled
+        if hasattr(self.body, "pooler") and not read:
+            # Random, or not part of the classification model: it must not pass for the checkpoint.
+            self.body.pooler = None
+        return read
 
     def tokenize(self, task: Task, examples: Sequence[Example], max_length: int) -> Inputs:
         """Tokenise examples; causal answers are never truncated away, prompts are."""
@@ -113,25 +137,32 @@ class TransformerBackbone:
             raise InputError(
                 f"max_length {max_length}: backbone {self.name} takes 1 to {self.max_positions}"
             )
-        if task.kind == "classification":
-            build = classification_inputs
-        else:
-            self._require_causal(f"the causal task {task.name!r}")
-            build = causal_inputs
+        self._check_task(task)
+        build = classification_inputs if task.kind == "classification" else causal_inputs
         inputs = build(self.tokenizer, examples, max_length, self.specials)
         targets = None if inputs.targets is None else inputs.targets.to(self.device)
         ids, mask, types = (t.to(self.device) for t in (inputs.ids, inputs.mask, inputs.types))
         return Inputs(ids, mask, types, targets)
 
+    def _check_task(self, task: Task) -> None:
+        if task.kind == "causal":
+            self._require_causal(f"the causal task {task.name!r}")
+
+    def _inside_block(self, index: int) -> str:
+        """How names of a block's modules begin."""
+        return f"{self.family.blocks}.{index}."
+
     def embed(self, inputs: Inputs) -> Tensor:
         """The input of block 0 [N, T, D]."""
-        if self.family.segments:
+        if self.reads_segments:
             hidden: Tensor = self._embeddings(inputs.ids, token_type_ids=inputs.types)
         else:
             hidden = self._embeddings(inputs.ids)
+        if self._places is not None:
+            hidden = hidden + self._places(torch.arange(hidden.shape[1], device=hidden.device))
         return hidden
 
-    def context(self, hidden: Tensor, mask: Tensor) -> Context:
+    def context(self, hidden: Tensor, mask: Tensor) -> object:
         """What every block needs beside its input: attention masks and positions."""
         masks = {
             kind: attention_mask(self.family.mask, self.config, kind, hidden, mask)
@@ -148,9 +179,9 @@ class TransformerBackbone:
     def linears(self, index: int) -> dict[str, nn.Linear]:
         """The linear modules of a block by full name inside the body."""
         return {
-            f"{self.family.blocks}.{index}.{name}": module
+            self._inside_block(index) + name: module
             for name, module in self._blocks[index].named_modules()
-            if isinstance(module, nn.Linear)
+            if is_linear(module)
         }
 
     def select(self, block: int, modules: Sequence[str]) -> tuple[str, ...]:
@@ -160,7 +191,7 @@ class TransformerBackbone:
             block: Index of the block.
             modules: Short names such as `query`, or endings of the modules' own names.
         """
-        start = f"{self.family.blocks}.{block}."
+        start = self._inside_block(block)
         own = [name.removeprefix(start) for name in self.linears(block)]
         chosen: set[str] = set()
         for module in modules:
@@ -208,7 +239,7 @@ class TransformerBackbone:
 
     def _inside(self, index: int, changes: Mapping[str, LoraChange]) -> dict[str, LoraChange]:
         """The changes of a block's modules by their paths inside it."""
-        start = f"{self.family.blocks}.{index}."
+        start = self._inside_block(index)
         return {k.removeprefix(start): c for k, c in changes.items() if k.startswith(start)}
 
     def _paged(self, given: Context, kind: str, packing: Packing) -> Tensor:
@@ -253,21 +284,25 @@ class TransformerBackbone:
     def _read(self, here: Tensor) -> Tensor:
         """From the last block's output at the place that is read [N, 1, D] to features [N, D]."""
         if self.can_generate:
-            final: Tensor = self.body.norm(here)[:, 0]
-            return final
+            return self._normed(here)[:, 0]
         first: Tensor = self.body.pooler(here) if self._pooled else here[:, 0]
         return first
+
+    def _normed(self, hidden: Tensor) -> Tensor:
+        """What is above the last block of a causal model reads."""
+        final: Tensor = self.body.get_submodule(self.family.norm)(hidden)
+        return final
 
     def vocabulary_logits(self, hidden: Tensor) -> Tensor:
         """Language-model logits [..., V] from rows of the last block's output [..., D]."""
         self._require_causal("language-model logits")
-        logits: Tensor = self.model.lm_head(self.body.norm(hidden))
+        logits: Tensor = self.model.lm_head(self._normed(hidden))
         return logits
 
     def vocabulary_losses(self, hidden: Tensor, targets: Tensor) -> Tensor:
         """The loss of each expected token [M], from rows of the last block's output [M, D]."""
         self._require_causal("losses of tokens")
-        return token_losses(self.body.norm(hidden), self.model.lm_head.weight, targets)
+        return token_losses(self._normed(hidden), self.model.lm_head.weight, targets)
 
     def generate(self, prompts: Sequence[str], max_new_tokens: int) -> list[str]:
         """Greedy continuations of prompts, all in one batch [len(prompts), T, D]."""
@@ -311,7 +346,9 @@ class TransformerBackbone:
     @cached_property
     def size(self) -> Footprint:
         """What the model takes on a device."""
-        return weigh(self.model, self.family, self._embeddings, self._blocks, self.config)
+        family = self.family
+        tables = [self._embeddings, *([self._places] if self._places is not None else [])]
+        return weigh(self.model, family, tables, self._blocks, self.config)
 
     @cached_property
     def weights_id(self) -> str:

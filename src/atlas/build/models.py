@@ -93,7 +93,7 @@ def _prefix(
     megabytes, on_host = settings.prefix_cache_mb, backbone.device.type == "cpu"
     if megabytes is None:
         megabytes = HOST_MB if on_host else DEVICE_MB
-    if not megabytes or not blocks:
+    if not megabytes or not blocks or not backbone.cut_into_blocks:
         return None  # embeddings alone are looked up faster than they are kept
     holds = settings.prefix_holds or ("projections" if on_host else "inputs")
     if blocks == backbone.depth - 1:
@@ -216,6 +216,10 @@ def fixed_splits(
     point = config.split.point
     if point is None or point == "auto":
         return {}
+    if not backbone.cut_into_blocks:
+        raise InputError(
+            f"split.point: {point} given, but {backbone.name} runs as a whole; allowed: null"
+        )
     if point >= backbone.depth:
         raise InputError(
             f"split.point: {point} given, but {backbone.name} has {backbone.depth} blocks, of "

@@ -5,12 +5,27 @@ Letters in shapes: n rows, R rank, D_in and D_out widths of a module.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+
+_ROW: ContextVar[int | None] = ContextVar("row", default=None)
+"""The row whose texts a model is given alone; None if it is given those of all rows."""
+
+
+@contextmanager
+def only_row(row: int) -> Iterator[None]:
+    """Within this context and thread, hooked modules see the texts of one row and no others."""
+    token = _ROW.set(row)
+    try:
+        yield
+    finally:
+        _ROW.reset(token)
 
 
 @dataclass(frozen=True)
@@ -51,13 +66,20 @@ class LoraChange:
 
         def add(module: nn.Module, args: tuple[Tensor, ...], output: Tensor) -> Tensor:
             del module
-            rows = len(self.a)
+            row = _ROW.get()
+            change = self if row is None else self.of_row(row)
+            rows = len(change.a)
             given = args[0].reshape(rows, -1, self.a.shape[2])
-            return self.onto(output.reshape(rows, -1, output.shape[-1]), given).reshape(
+            return change.onto(output.reshape(rows, -1, output.shape[-1]), given).reshape(
                 output.shape
             )
 
         return add
+
+    def of_row(self, row: int) -> LoraChange:
+        """What is added in one row."""
+        here = slice(row, row + 1)
+        return LoraChange(self.a[here], self.b[here], self.dense[here])
 
 
 @dataclass(frozen=True)

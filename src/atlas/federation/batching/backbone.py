@@ -5,19 +5,25 @@ Letters in shapes: N examples, T tokens, D width, V vocabulary, L labels.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from atlas.federation.adapters.lora_hooks import LoraChange, Projected
 from atlas.federation.batching.packing import Packing
 from atlas.federation.clients import Example, Task
 
-Activation = Literal["identity", "tanh", "relu"]
-ACTIVATIONS = {"identity": lambda x: x, "tanh": torch.tanh, "relu": torch.relu}
+Activation = Literal["identity", "tanh", "relu", "gelu"]
+ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
+    "identity": lambda x: x,
+    "tanh": torch.tanh,
+    "relu": torch.relu,
+    "gelu": functional.gelu,
+}
 
 
 @dataclass(frozen=True)
@@ -94,7 +100,11 @@ class Footprint:
 
 
 class Backbone(Protocol):
-    """A frozen model in eval mode, cut into embed, blocks and head."""
+    """A frozen model in eval mode, cut into embed, blocks and head.
+
+    A model that is not `cut_into_blocks` runs as a whole in its last block; those below pass on
+    what they are given, so there is nothing to keep or to split.
+    """
 
     name: str
     depth: int
@@ -104,6 +114,7 @@ class Backbone(Protocol):
     head_layers: tuple[HeadLayer, ...]
     can_generate: bool
     max_positions: int
+    cut_into_blocks: bool
 
     @property
     def size(self) -> Footprint:

@@ -184,16 +184,20 @@ def _is_head_weight(name: str) -> bool:
     return is_head_weight(name)
 
 
+Caught = dict[str, list[tuple[Tensor, Tensor]]]
+"""Input and output of every call of a module, by its name."""
+
+
 @contextmanager
-def _caught(model: Model, blocks: int) -> Iterator[dict[str, tuple[Tensor, Tensor]]]:
+def _caught(model: Model, blocks: int) -> Iterator[Caught]:
     """Inputs and outputs of the linear modules of the last blocks, caught as they are computed."""
-    caught: dict[str, tuple[Tensor, Tensor]] = {}
+    caught: Caught = {}
     handles = []
 
     def hook_for(name: str) -> Any:  # noqa: ANN401 - torch's hook type
         def keep(module: nn.Module, args: tuple[Tensor, ...], output: Tensor) -> None:
             del module
-            caught[name] = (args[0], output)
+            caught.setdefault(name, []).append((args[0], output))
 
         return keep
 
@@ -208,16 +212,19 @@ def _caught(model: Model, blocks: int) -> Iterator[dict[str, tuple[Tensor, Tenso
 
 
 def _layer_gradients(
-    total: Tensor, caught: Mapping[str, tuple[Tensor, Tensor]], head: Mapping[str, Tensor]
+    total: Tensor, caught: Caught, head: Mapping[str, Tensor]
 ) -> dict[str, Tensor]:
     """The gradient of `total` with respect to the weight of every caught layer and the head."""
-    wanted = [output for _, output in caught.values()] + list(head.values())
+    calls = [(name, *call) for name, own in caught.items() for call in own]
+    wanted = [output for _, _, output in calls] + list(head.values())
     found = torch.autograd.grad(total, wanted, retain_graph=True, materialize_grads=True)
-    gradients = {}
-    for (name, (inputs, _)), out in zip(caught.items(), found, strict=False):
+    gradients: dict[str, Tensor] = {}
+    for (name, inputs, _), out in zip(calls, found, strict=False):
         x = inputs.detach().flatten(0, -2)
-        gradients[name] = out.flatten(0, -2).to(x.dtype).T @ x
-    return gradients | dict(zip(head, found[len(caught) :], strict=True))
+        own = out.flatten(0, -2).to(x.dtype).T @ x
+        # A model may call a module more than once: the gradient is the sum over its calls.
+        gradients[name] = gradients[name] + own if name in gradients else own
+    return gradients | dict(zip(head, found[len(calls) :], strict=True))
 
 
 def _sketched(flat: Tensor, layer: str, width: int, seed: int) -> Tensor:
