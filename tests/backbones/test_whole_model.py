@@ -72,7 +72,7 @@ def whole_logits(model, backbone, inputs):
     """The logits of each text by itself, so without padding."""
     found = []
     for ids, types, mask in zip(inputs.ids, inputs.types, inputs.mask, strict=True):
-        extra = {"token_type_ids": types[mask][None]} if backbone._segments else {}
+        extra = {"token_type_ids": types[mask][None]} if backbone.reads_segments else {}
         found.append(model(input_ids=ids[mask][None], **extra).logits[0])
     return found
 
