@@ -9,6 +9,7 @@ from pydantic import Field, model_validator
 
 from atlas.config.plan import (
     ClusterSettings,
+    Device,
     DeviceSettings,
     FingerprintSettings,
     Positive,
@@ -32,6 +33,9 @@ class BackboneSettings(Settings):
     name: str = Field("minilm", description="minilm, tiny, tiny-causal, a folder, or a hub id")
     allow_hub: bool = Field(False, description="may fetch `name` from the model hub")
     dtype: Literal["float32", "float64", "bfloat16"] = "float32"
+    autocast: Literal["bfloat16"] | None = Field(
+        None, description="precision of products in the blocks with adapters; null: that of dtype"
+    )
     max_length: Annotated[int, Field(ge=4, le=8192)] = Field(64, description="tokens kept")
     max_new_tokens: Annotated[int, Field(ge=1, le=4096)] = Field(
         64, description="length limit of generated answers"
@@ -39,6 +43,15 @@ class BackboneSettings(Settings):
     compile: Literal["inductor", "aot_eager"] | None = Field(
         None, description="torch.compile's backend for the part of blocks after attention"
     )
+
+    @model_validator(mode="after")
+    def _autocast_acts(self) -> BackboneSettings:
+        if self.autocast is not None and self.dtype != "float32":
+            raise ValueError(
+                f"autocast: {self.autocast} given, but it changes nothing of dtype {self.dtype}; "
+                "allowed: null, or dtype float32"
+            )
+        return self
 
 
 class AdapterSettings(Settings):
@@ -175,7 +188,7 @@ class FederationConfig(Settings):
     kind: Literal["federation"] = "federation"
     name: Annotated[str, Field(pattern=CLIENT_ID)] = "federation"
     seed: Annotated[int, Field(ge=0)] = 0
-    device: Literal["cpu", "cuda"] = "cpu"
+    device: Device = "cpu"
     threads: Annotated[int, Field(ge=1, le=1024)] | None = Field(
         None, description="torch threads; default: all cores"
     )

@@ -11,7 +11,7 @@ from typing import Annotated, Literal, get_args, get_type_hints
 from pydantic import ConfigDict, Field, model_validator
 
 from atlas.config.federation import CLIENT_ID
-from atlas.config.plan import Count, Positive, Settings, Share
+from atlas.config.plan import Count, Device, Positive, Settings, Share
 from atlas.errors import InputError
 
 ArmName = Literal["memory", "window", "detached"]
@@ -184,7 +184,7 @@ class MemoryConfig(Settings):
     kind: Literal["memory"] = "memory"
     name: Annotated[str, Field(pattern=CLIENT_ID)] = "memory"
     seed: Annotated[int, Field(ge=0)] = 0
-    device: Literal["cpu", "cuda"] = "cpu"
+    device: Device = "cpu"
     threads: Annotated[int, Field(ge=1, le=1024)] | None = Field(
         None, description="torch threads; default: all cores"
     )

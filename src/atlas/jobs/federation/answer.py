@@ -13,7 +13,7 @@ import torch
 
 from atlas.backbones.export import ExportedAdapter, check_base, load_adapter, merge_adapter
 from atlas.backbones.transformer import TransformerBackbone
-from atlas.build.models import open_backbone, text_limits
+from atlas.build.models import find_autocast, open_backbone, text_limits
 from atlas.config.federation import FederationConfig
 from atlas.config.load import load_resolved_federation
 from atlas.data.examples import read_example, render_prompt
@@ -134,7 +134,8 @@ def open_client(folder: RunFolder, client: str) -> ClientModel:
     dtype = next(iter(tensors.values())).dtype
     cohort = initial_cohort(layout, [member], 0, dtype=dtype, device=backbone.device)
     stack = stack_cohorts([cohort.put({client: tensors})])
-    return ClientModel(adapter.task, Model(backbone, layout, first), stack, text_limits(config))
+    model = Model(backbone, layout, first, autocast=find_autocast(config))
+    return ClientModel(adapter.task, model, stack, text_limits(config))
 
 
 def _open(
