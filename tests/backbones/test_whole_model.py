@@ -12,15 +12,14 @@ from atlas.build.federation import assemble
 from atlas.errors import InputError
 from atlas.federation.adapters.lora_hooks import LoraChange
 from atlas.federation.batching.packing import pack
-from atlas.federation.clients import ClientData, Example, Task
 from atlas.federation.rounds import run_round
 from atlas.federation.training.evaluate import Limits
 from tests.backbones.conftest import OTHER_CAUSALS, OTHER_ENCODERS
+from tests.engines.local.test_causal import ECHO, client, free
 from tests.helpers import make_client, make_config
 
 ALPHA = 8.0
 OTHERS = OTHER_ENCODERS + OTHER_CAUSALS
-ECHO = Task("echo", "causal", ("q",), "a", metric="exact_match", prompt="Q: {q} A:")
 
 
 def adapters(backbone, tools, rows):
@@ -138,21 +137,11 @@ def test_token_losses_and_gradients_are_those_of_peft(kind, backbone_of, checkpo
         check_gradients(losses[row], theirs, factors, others)
 
 
-def echo_client(name, seed):
-    draw = np.random.default_rng(seed)
-
-    def some(count):
-        words = [("ab", "cd", "ef")[i] for i in draw.integers(0, 3, count)]
-        return tuple(Example((f"Q: {w} A:",), -1, answer=f" {w}") for w in words)
-
-    return ClientData(name, ECHO, some(8), some(4), some(6), ECHO.name)
-
-
 @pytest.mark.parametrize("kind", OTHERS)
 def test_a_federation_of_three_trains_and_prints(kind, checkpoint):
     clients = [make_client(name, seed=seed) for seed, name in enumerate(("a", "b"))]
     causal, blocks = kind in OTHER_CAUSALS, 1 if kind == "albert" else 2
-    clients.append(echo_client("c", 1) if causal else make_client("c", seed=7))
+    clients.append(client("c", ECHO, free, 1) if causal else make_client("c", seed=7))
     config = make_config(
         strategy="atlas",
         backbone={"name": str(checkpoint(kind)), "max_length": 40, "max_new_tokens": 4},

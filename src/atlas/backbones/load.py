@@ -34,6 +34,7 @@ from atlas.backbones.families import ATLAS, find_family
 from atlas.backbones.tokenizer import load_tokenizer
 from atlas.backbones.transformer import TransformerBackbone
 from atlas.errors import InputError
+from atlas.runs.devices import find_device
 
 SEED = 20260
 MAX_POSITIONS = 512
@@ -158,9 +159,9 @@ def load_backbone(
     Raises:
         InputError: If there is no such model, its kind is not supported or its files are damaged.
     """
-    place = torch.device(device)
-    if place.type == "cuda" and not torch.cuda.is_available():
-        raise InputError(f"device {device}: no CUDA device is available; allowed: cpu")
+    place = find_device(str(device))
+    if place.type == "mps" and dtype == torch.float64:
+        raise InputError("backbone.dtype: float64 is not known to mps; allowed: float32, bfloat16")
     folder = _find_folder(name)
     key = (str(folder.resolve()) if folder else name, place, dtype, compiler)
     if key not in _loaded:

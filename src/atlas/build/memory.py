@@ -14,9 +14,9 @@ from atlas.backbones.memory_lm.sizes import without_memory
 from atlas.config.memory import ArmName, MemoryConfig
 from atlas.data.recall import RecallLines, RecallTask
 from atlas.data.text import TextLines
-from atlas.errors import InputError
 from atlas.memory.layer.settings import Stage, stage_at
 from atlas.memory.training.loop import Lines, MemoryTrainer
+from atlas.runs.devices import find_device
 from atlas.runs.seeds import generator
 
 
@@ -101,8 +101,7 @@ def build_memory(config: MemoryConfig) -> MemoryRun:
     Raises:
         InputError: The task or the model cannot be made, or there is no such device.
     """
-    if config.device == "cuda" and not torch.cuda.is_available():
-        raise InputError("device: cuda is not available here; allowed: cpu")
+    find_device(config.device)
     sequences = _sequences(config)
     models: dict[str, AtlasForCausalLM] = {
         arm: _model(config, arm, sequences.vocabulary) for arm in config.arms

@@ -50,6 +50,12 @@ def open_backbone(config: FederationConfig, name: str) -> TransformerBackbone:
     )
 
 
+def find_autocast(config: FederationConfig) -> torch.dtype | None:
+    """The precision of products in blocks with adapters; None for that of the weights."""
+    name = config.backbone.autocast
+    return None if name is None else DTYPES[name]
+
+
 def find_model(config: FederationConfig, name: str) -> Model:
     """A backbone and where the settings put adapters in it.
 
@@ -83,7 +89,8 @@ def find_model(config: FederationConfig, name: str) -> Model:
         head=backbone.head_layers,
         alpha=settings.alpha,
     )
-    return Model(backbone, layout, first, _prefix(config.train, backbone, first))
+    prefix = _prefix(config.train, backbone, first)
+    return Model(backbone, layout, first, prefix, find_autocast(config))
 
 
 def _prefix(

@@ -9,6 +9,7 @@ from pydantic import Field, model_validator
 
 from atlas.config.plan import (
     ClusterSettings,
+    Device,
     DeviceSettings,
     FingerprintSettings,
     Positive,
@@ -34,6 +35,9 @@ class BackboneSettings(Settings):
     dtype: Literal["float32", "float64", "bfloat16"] = Field(
         "float32", description="numbers that weights and adapters are held in"
     )
+    autocast: Literal["bfloat16"] | None = Field(
+        None, description="precision of products in the blocks with adapters; null: that of dtype"
+    )
     max_length: Annotated[int, Field(ge=4, le=8192)] = Field(64, description="tokens kept")
     max_new_tokens: Annotated[int, Field(ge=1, le=4096)] = Field(
         64, description="length limit of generated answers"
@@ -41,6 +45,15 @@ class BackboneSettings(Settings):
     compile: Literal["inductor", "aot_eager"] | None = Field(
         None, description="torch.compile's backend for the part of blocks after attention"
     )
+
+    @model_validator(mode="after")
+    def _autocast_acts(self) -> BackboneSettings:
+        if self.autocast is not None and self.dtype != "float32":
+            raise ValueError(
+                f"autocast: {self.autocast} given, but it changes nothing of dtype {self.dtype}; "
+                "allowed: null, or dtype float32"
+            )
+        return self
 
 
 class AdapterSettings(Settings):
@@ -239,7 +252,7 @@ class FederationConfig(Settings):
         "federation", description="name of the run folder"
     )
     seed: Annotated[int, Field(ge=0)] = Field(0, description="every draw of the run follows it")
-    device: Literal["cpu", "cuda"] = Field("cpu", description="what models run on")
+    device: Device = Field("cpu", description="what models run on")
     threads: Annotated[int, Field(ge=1, le=1024)] | None = Field(
         None, description="torch threads; default: all cores"
     )

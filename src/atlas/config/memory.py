@@ -11,7 +11,7 @@ from typing import Annotated, Literal, get_args, get_type_hints
 from pydantic import ConfigDict, Field, model_validator
 
 from atlas.config.federation import CLIENT_ID
-from atlas.config.plan import Count, Positive, Settings, Share
+from atlas.config.plan import Count, Device, Positive, Settings, Share
 from atlas.errors import InputError
 
 ArmName = Literal["memory", "window", "detached"]
@@ -196,7 +196,7 @@ class MemoryConfig(Settings):
         "memory", description="name of the run folder"
     )
     seed: Annotated[int, Field(ge=0)] = Field(0, description="every draw of the run follows it")
-    device: Literal["cpu", "cuda"] = Field("cpu", description="what models run on")
+    device: Device = Field("cpu", description="what models run on")
     threads: Annotated[int, Field(ge=1, le=1024)] | None = Field(
         None, description="torch threads; default: all cores"
     )

@@ -13,10 +13,14 @@ from typing import Any, TypeAlias
 from pydantic import BaseModel, ValidationError
 
 from atlas.config.federation import CLIENT_ID
+from atlas.config.plan import DEVICE
 
 Schema: TypeAlias = dict[str, Any]
 
-_PATTERNS = {CLIENT_ID: "1 to 64 letters, digits, - or _"}
+_PATTERNS = {
+    CLIENT_ID: "1 to 64 letters, digits, - or _",
+    DEVICE: "cpu, cuda, cuda:N or mps",
+}
 _SIMPLE = {"boolean": "true or false", "null": "null", "object": "a mapping"}
 
 

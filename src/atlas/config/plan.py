@@ -9,6 +9,9 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 Positive = Annotated[int, Field(ge=1)]
 Count = Annotated[int, Field(ge=0)]
 Share = Annotated[float, Field(ge=0.0, le=1.0)]
+DEVICE = r"^(cpu|mps|cuda(:[0-9]{1,3})?)$"
+Device = Annotated[str, Field(pattern=DEVICE)]
+"""Where a run is computed; whether there is such a device is found out when the run starts."""
 
 
 class Settings(BaseModel):

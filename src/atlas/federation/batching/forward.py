@@ -10,7 +10,7 @@ of causal tasks also N texts, T tokens of the longest, Q places of the longest a
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -129,12 +129,14 @@ class Model:
         layout: Its adapted modules.
         first_block: Blocks below this one have no adapters.
         prefix: Keeps what those blocks put out; None to compute it for every batch.
+        autocast: Precision of products while adapters are active; None for that of the weights.
     """
 
     backbone: Backbone
     layout: Layout
     first_block: int
     prefix: PrefixCache | None = None
+    autocast: torch.dtype | None = None
 
     def starting_at(self, block: int) -> Model:
         """The same model, with texts entering at a lower block."""
@@ -213,7 +215,8 @@ def changes_of(model: Model, stack: Stack) -> dict[str, LoraChange]:
 def adapters_active(model: Model, stack: Stack) -> Iterator[dict[str, LoraChange]]:
     """Within this context every adapted linear module adds its rows' changes.
 
-    Hooks live only inside the context, so the shared backbone is left as it was found.
+    Hooks live only inside the context, so the shared backbone is left as it was found. The model's
+    autocast holds inside it too, and so never for heads and what optimisers do.
 
     Yields:
         The changes, for those who need not call the modules.
@@ -225,10 +228,17 @@ def adapters_active(model: Model, stack: Stack) -> Iterator[dict[str, LoraChange
     try:
         for module, change in changes.items():
             handles.append(linears[module].register_forward_hook(change.hook()))
-        yield changes
+        with _precision(model):
+            yield changes
     finally:
         for handle in handles:
             handle.remove()
+
+
+def _precision(model: Model) -> AbstractContextManager[object]:
+    if model.autocast is None:
+        return nullcontext()
+    return torch.autocast(model.backbone.device.type, dtype=model.autocast)
 
 
 def run(model: Model, stack: Stack, batch: Batch, reading: Reading = "folded") -> Outcome:

@@ -19,7 +19,7 @@ from atlas.backbones.export import (
     merge_adapter,
 )
 from atlas.backbones.transformer import TransformerBackbone
-from atlas.build.models import open_backbone, text_limits
+from atlas.build.models import find_autocast, open_backbone, text_limits
 from atlas.config.federation import FederationConfig
 from atlas.config.load import load_resolved, load_resolved_federation
 from atlas.config.memory import MemoryConfig
@@ -147,7 +147,8 @@ def open_client(folder: RunFolder, client: str) -> ClientModel:
     dtype = next(iter(tensors.values())).dtype
     cohort = initial_cohort(layout, [member], 0, dtype=dtype, device=backbone.device)
     stack = stack_cohorts([cohort.put({client: tensors})])
-    return ClientModel(adapter.task, Model(backbone, layout, first), stack, text_limits(config))
+    model = Model(backbone, layout, first, autocast=find_autocast(config))
+    return ClientModel(adapter.task, model, stack, text_limits(config))
 
 
 def _open(
