@@ -10,24 +10,15 @@
 
 from __future__ import annotations
 
-from torch import Tensor
+from atlas.federation.strategies.base import Strategy, register
+from atlas.federation.strategies.relations import (
+    scaled_data_shares,
+    scaled_identity,
+    scaled_same_task,
+)
 
-from atlas.federation.strategies.base import Strategy, View, data_shares, identity, register
-from atlas.ops.graph.affinity import group_shares
-
-FEDAVG = register(Strategy(name="fedavg", relation=data_shares))
-FEDAVG_BODY = register(Strategy(name="fedavg-body", relation=data_shares, heads="personal"))
-
-
-LOCAL = register(Strategy(name="local", relation=identity))
-
-
-def same_task(view: View) -> Tensor:
-    """The data-weighted mean of the clients of one's own task."""
-    return group_shares(view.tasks, view.examples)
-
-
-ORACLE = register(Strategy(name="oracle", relation=same_task))
-
-
-POOLED = register(Strategy(name="pooled", relation=identity, pool="task"))
+FEDAVG = register(Strategy(name="fedavg", relation=scaled_data_shares))
+FEDAVG_BODY = register(Strategy(name="fedavg-body", relation=scaled_data_shares, heads="personal"))
+LOCAL = register(Strategy(name="local", relation=scaled_identity))
+ORACLE = register(Strategy(name="oracle", relation=scaled_same_task))
+POOLED = register(Strategy(name="pooled", relation=scaled_identity, pool="task"))

@@ -13,14 +13,16 @@ factors, which is exact; clients add the product to a dense change of their own 
 
 from __future__ import annotations
 
-from atlas.federation.strategies.base import Strategy, data_shares, register
-from atlas.federation.strategies.relations import norm_shares
+from atlas.federation.strategies.base import Strategy, register
+from atlas.federation.strategies.relations import scaled_data_shares, scaled_norm_shares
 
-FEDPROX = register(Strategy(name="fedprox", relation=data_shares, anchor="start"))
-DITTO = register(Strategy(name="ditto", relation=data_shares, anchor="global"))
+FEDPROX = register(Strategy(name="fedprox", relation=scaled_data_shares, anchor="start"))
+DITTO = register(Strategy(name="ditto", relation=scaled_data_shares, anchor="global"))
 
 
-HETLORA = register(Strategy(name="hetlora", relation=norm_shares, space="factors"))
-FLEXLORA = register(Strategy(name="flexlora", relation=data_shares, space="svd"))
-FLORA = register(Strategy(name="flora", relation=data_shares, space="stack", deliver="merge"))
-FFA = register(Strategy(name="ffa", relation=data_shares, space="b", trains="b"))
+HETLORA = register(Strategy(name="hetlora", relation=scaled_norm_shares, space="factors"))
+FLEXLORA = register(Strategy(name="flexlora", relation=scaled_data_shares, space="svd"))
+FLORA = register(
+    Strategy(name="flora", relation=scaled_data_shares, space="stack", deliver="merge")
+)
+FFA = register(Strategy(name="ffa", relation=scaled_data_shares, space="b", trains="b"))
