@@ -221,9 +221,9 @@ def _group(
 ) -> ClientGroup:
     arms = {"held": replace(start, trains=strategy.trains)}
     if _trains_alone(config, strategy):
-        arms["shadow"] = start
+        arms["shadow"] = start.apart()
     if strategy.anchor == "global":
-        arms["personal"] = start
+        arms["personal"] = start.apart()
     free = _free_step(config, strategy)
     return ClientGroup(
         model=model,

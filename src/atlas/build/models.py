@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from weakref import WeakKeyDictionary
@@ -11,18 +12,30 @@ import torch
 from atlas.backbones.compiled import check_adapted
 from atlas.backbones.load import load_backbone
 from atlas.backbones.transformer import TransformerBackbone
-from atlas.config.federation import AdapterSettings, FederationConfig, TrainSettings
+from atlas.config.federation import (
+    AdapterSettings,
+    FederationConfig,
+    ServerSettings,
+    TrainSettings,
+)
 from atlas.config.messages import nearest
 from atlas.config.plan import PROFILES, DeviceSettings
 from atlas.engines.local.groups import ClientGroup
 from atlas.errors import InputError
 from atlas.federation.adapters.adapter import Layout, Member
-from atlas.federation.adapters.cohort import Cohort, initial_cohort
+from atlas.federation.adapters.cohort import (
+    Cohort,
+    InMemory,
+    Place,
+    initial_cohort,
+    stacked_shapes,
+)
 from atlas.federation.batching.backbone import Backbone
 from atlas.federation.batching.forward import Model
 from atlas.federation.batching.prefix_cache import PrefixCache
 from atlas.federation.capacity.grant import Site
 from atlas.federation.clients import ClientData, Holder
+from atlas.federation.state.mapped import OnDisk
 from atlas.federation.training.evaluate import Limits
 
 CACHES: WeakKeyDictionary[TransformerBackbone, dict[tuple[int, int, str, str], PrefixCache]] = (
@@ -167,9 +180,24 @@ def check_kind(config: FederationConfig, model: Model, kind: str, holder: Holder
 def start_cohort(config: FederationConfig, model: Model, members: Sequence[Member]) -> Cohort:
     """The adapters that members start with."""
     dtype = torch.float64 if config.backbone.dtype == "float64" else torch.float32
+    device = model.backbone.device
+    size = sum(math.prod(s) for s in stacked_shapes(model.layout, members).values())
+    place = find_place(config.server, size * dtype.itemsize, torch.device(device))
     return initial_cohort(
-        model.layout, members, config.seed, dtype=dtype, device=model.backbone.device
+        model.layout, members, config.seed, dtype=dtype, device=device, place=place
     )
+
+
+LARGEST_IN_MEMORY = 256_000_000
+"""With `server.state=auto`, bytes of one cohort's adapters beyond which they are on disk."""
+
+
+def find_place(settings: ServerSettings, size: int, device: torch.device) -> Place:
+    """Where a cohort of so many bytes is kept; what is on an accelerator stays there."""
+    large = size > LARGEST_IN_MEMORY and device.type == "cpu"
+    if settings.state == "disk" or (settings.state == "auto" and large):
+        return OnDisk()
+    return InMemory()
 
 
 def deal_devices(config: FederationConfig, clients: Sequence[ClientData]) -> list[ClientData]:

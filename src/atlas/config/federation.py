@@ -244,6 +244,16 @@ class ClientSettings(Settings):
     backbone: str = Field("", description="a model of its own; default: backbone.name")
 
 
+class ServerSettings(Settings):
+    """Where the adapters of all clients are kept, the server's and the local engine's."""
+
+    state: Literal["auto", "memory", "disk"] = Field(
+        "auto",
+        description="memory, or disk: a temporary file; auto: disk if a backbone's clients have "
+        "adapters of more than 256 MB together; the same bits either way",
+    )
+
+
 class FederationConfig(Settings):
     """A whole federation."""
 
@@ -276,6 +286,7 @@ class FederationConfig(Settings):
     validate_every: Annotated[int, Field(ge=0)] = Field(
         1, description="rounds between validations shown in the display; 0: never"
     )
+    server: ServerSettings = ServerSettings()
     backbone: BackboneSettings = BackboneSettings()
     adapter: AdapterSettings = AdapterSettings()
     ranks: RankSettings = RankSettings()

@@ -148,7 +148,9 @@ def regraded(cohort: Cohort, ranks: Mapping[str, Sequence[int]], seed: int) -> C
         for member in cohort.members
     ]
     some = next(iter(cohort.tensors.values()))
-    start = initial_cohort(cohort.layout, members, seed, dtype=some.dtype, device=some.device)
+    start = initial_cohort(
+        cohort.layout, members, seed, dtype=some.dtype, device=some.device, place=cohort.place
+    )
     return replace(start, trains=cohort.trains)
 
 

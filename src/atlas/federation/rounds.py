@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from torch import Tensor
 
 from atlas.federation.adapters.adapter import adapter_shapes
 from atlas.federation.adapters.cohort import restart
@@ -12,7 +15,8 @@ from atlas.federation.exchange.guard import Expected, Refusal, check_reply
 from atlas.federation.exchange.message import Message, encode
 from atlas.federation.exchange.transport import Transport
 from atlas.federation.mixing.apply import mix_cohort, relate, view_of
-from atlas.federation.mixing.deliver import Mixing, deliver, describe_mixing
+from atlas.federation.mixing.deliver import Mixing, Taken, deliver, describe_mixing, keepers
+from atlas.federation.mixing.parts import mix_part, parts_of
 from atlas.federation.server import RunPlan, Server, ServerState
 from atlas.federation.strategies.base import Strategy
 from atlas.runs.events import Observe
@@ -59,19 +63,42 @@ def run_round(plan: RunPlan, state: ServerState, transport: Transport, observe: 
         trained = cohort.put(replied)
         view = view_of(plan, state, trained, number)
         weights = relate(plan, view, set(replied))
-        mixed = [mix_cohort(trained, w, space=rule.space, heads=rule.heads) for w in weights]
         state.cohorts[name] = trained
-        taken = deliver(server, mixed, weights, set(clients), rule)
+        mixing, taken = _mix(server, Mixing(trained, weights, (), view.clusters), clients, rule)
+        # Described before anybody starts again, which may write into what was trained.
+        entry = describe_mixing(mixing, taken)
         if rule.deliver == "merge":
             begun = [client for client, found in taken.items() if found.accept]
             state.cohorts[name] = restart(trained, begun, plan.seed)
-        entry = describe_mixing(Mixing(trained, weights, mixed, view.clusters), taken)
         observe("mixed", {"round": number, **entry})
     if plan.validate_every and number % plan.validate_every == 0:
         _validate(state, server)
     state.round = number
     seconds = time.perf_counter() - started
     observe("round_finished", {"round": number, "seconds": seconds, **server.traffic})
+
+
+def _mix(
+    server: Server, mixing: Mixing, asked: Sequence[str], rule: Strategy
+) -> tuple[Mixing, dict[str, Taken]]:
+    """Mix for every client within reach and deliver, a part of them at a time.
+
+    Returns:
+        The mixing with what came of the last part (of few clients: of all), and what was taken.
+    """
+    cohort, weights = mixing.trained, mixing.weights
+    own = keepers(cohort.clients, weights, rule)
+    silent = own - set(asked)
+    reached = [client for client in cohort.clients if client not in silent]
+    taken: dict[str, Taken] = {}
+    if isinstance(weights[0], Tensor):
+        mixed = [mix_cohort(cohort, w, space=rule.space, heads=rule.heads) for w in weights]
+        offered = [m.select(reached) for m in mixed]
+        return replace(mixing, mixed=mixed), deliver(server, offered, own, rule)
+    for some in parts_of({"": cohort}, reached):
+        mixed = [mix_part(cohort, w, some, space=rule.space, heads=rule.heads) for w in weights]
+        taken |= deliver(server, mixed, own, rule)
+    return mixing, taken
 
 
 def sample_clients(plan: RunPlan, state: ServerState, number: int) -> list[str]:
@@ -110,6 +137,7 @@ def _fit(
 def _validate(state: ServerState, server: Server) -> None:
     request = encode({}, {"split": "validation", "arm": "held"})
     clients = sorted(c for cohort in state.cohorts.values() for c in cohort.clients)
-    for client, facts in server.facts("evaluate", dict.fromkeys(clients, request)).items():
-        scores = facts.get("members")
-        server.observe("validated", {"round": server.round, "client": client, "members": scores})
+    for some in parts_of(state.cohorts, clients):
+        for client, facts in server.facts("evaluate", dict.fromkeys(some, request)).items():
+            told = {"round": server.round, "client": client, "members": facts.get("members")}
+            server.observe("validated", told)

@@ -39,11 +39,12 @@ class Finished:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """What a job needs to go on after the round just made."""
+    """What a job needs to go on after the round just made; see `runs.checkpoint.save_round`."""
 
     tensors: Mapping[str, torch.Tensor]
     meta: Mapping[str, object]
     blobs: Mapping[str, bytes] = field(default_factory=dict)
+    between: Callable[[], None] = lambda: None
 
 
 class Job(Protocol):
@@ -204,7 +205,14 @@ def save(job: Job, folder: RunFolder, seconds: float) -> None:
     """Save the round just made, with what it was made from."""
     found = job.snapshot(seconds)
     meta = {"identity": dict(job.identity), **found.meta}
-    save_round(folder.rounds, job.round, tensors=found.tensors, meta=meta, blobs=found.blobs)
+    save_round(
+        folder.rounds,
+        job.round,
+        tensors=found.tensors,
+        meta=meta,
+        blobs=found.blobs,
+        between=found.between,
+    )
 
 
 def check_identity(job: Job, saved: Checkpoint) -> None:

@@ -11,7 +11,7 @@ import hashlib
 import json
 import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,6 +29,11 @@ _STATE, _META, _MANIFEST, _BLOBS = "state.safetensors", "meta.json", "manifest.j
 _FORMAT = 1
 _TEMPORARY = ".tmp-"
 _ROUND = re.compile(r"[0-9]{4,9}")
+_TYPE = re.compile(rb'"dtype":"([A-Z0-9_]+)"')
+_ALIGNED = 8
+"""The length of a safetensors header is told in so many bytes, and is a multiple of it."""
+_PIECE = 1 << 22
+"""Bytes of a tensor that are in memory at a time while it is saved."""
 
 
 @dataclass(frozen=True)
@@ -59,6 +64,7 @@ def save_round(
     tensors: Mapping[str, torch.Tensor],
     meta: Mapping[str, object],
     blobs: Mapping[str, bytes],
+    between: Callable[[], None] = lambda: None,
 ) -> None:
     """Saves a round at once and keeps it and the one before.
 
@@ -69,7 +75,9 @@ def save_round(
         number: The round, from 0.
         tensors: The state of the federation.
         meta: Plain values to go with it; mappings have text keys, so that they read back equal.
-        blobs: Bytes by client id.
+        blobs: Bytes by client id; asked for one after another, so that they need not be in memory
+            together.
+        between: Called after every piece of a tensor, to give back memory it was read into.
 
     Raises:
         InputError: A blob's name is not a client id.
@@ -80,15 +88,17 @@ def save_round(
     _check_keys(meta)
     rounds_dir.mkdir(parents=True, exist_ok=True)
     _remove_temporary(rounds_dir)
-    files = {
-        _STATE: save_tensors({name: _detached(tensor) for name, tensor in tensors.items()}),
-        _META: json.dumps(meta).encode("utf-8"),
-    }
+    plain = json.dumps(meta).encode("utf-8")
     folder = rounds_dir / f"{_TEMPORARY}{number:04d}"
     (folder / _BLOBS).mkdir(parents=True)
-    for client, blob in blobs.items():
-        files[f"{_BLOBS}/{safe_child(folder / _BLOBS, client).name}"] = blob
-    _write_files(folder, number, files)
+    entries = {
+        _STATE: _write_pieces(folder / _STATE, tensor_pieces(tensors, between)),
+        _META: _write_pieces(folder / _META, [plain]),
+    }
+    for client in blobs:
+        path = safe_child(folder / _BLOBS, client)
+        entries[f"{_BLOBS}/{path.name}"] = _write_pieces(path, [blobs[client]])
+    _write_manifest(folder, number, entries)
     place = rounds_dir / f"{number:04d}"
     if place.exists():  # Left damaged by an earlier life of this run, which now does it again.
         _set_aside(place)
@@ -120,13 +130,54 @@ def latest_round(rounds_dir: Path) -> Checkpoint | None:
     return None
 
 
-def _write_files(folder: Path, number: int, files: Mapping[str, bytes]) -> None:
-    """Writes and syncs the files of a round, the manifest after everything it vouches for."""
-    for name, data in files.items():
-        write_synced(folder / name, data)
+def _write_pieces(path: Path, pieces: Iterable[bytes]) -> dict[str, object]:
+    """Writes and syncs a file a piece at a time; returns its entry in the manifest."""
+    digest, size = hashlib.sha256(), 0
+
+    def counted() -> Iterator[bytes]:
+        nonlocal size
+        for piece in pieces:
+            digest.update(piece)
+            size += len(piece)
+            yield piece
+
+    write_synced(path, counted())
+    return {"sha256": digest.hexdigest(), "size": size}
+
+
+def tensor_pieces(
+    tensors: Mapping[str, torch.Tensor], between: Callable[[], None] = lambda: None
+) -> Iterator[bytes]:
+    """What safetensors would write, in its order, without a copy of all tensors in memory."""
+    order = sorted(tensors, key=lambda name: (-tensors[name].dtype.itemsize, name))
+    header, end = {}, 0
+    for name in order:
+        value = tensors[name]
+        start, end = end, end + value.nbytes
+        # safetensors names its types; it is asked with an empty tensor of the same.
+        dtype = _TYPE.search(save_tensors({"x": value.new_empty(0, device="cpu")}))
+        if dtype is None:
+            raise TypeError(f"safetensors has no name for {value.dtype}")
+        header[name] = {
+            "dtype": dtype[1].decode(),
+            "shape": list(value.shape),
+            "data_offsets": [start, end],
+        }
+    told = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode("utf-8")
+    told += b" " * (-len(told) % _ALIGNED)
+    yield len(told).to_bytes(_ALIGNED, "little") + told
+    for name in order:
+        value = tensors[name].detach()
+        rows = max(1, _PIECE // max(1, value[:1].nbytes)) if value.dim() else 1
+        for part in torch.split(value, rows) if value.dim() else [value]:
+            yield part.cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+            between()
+
+
+def _write_manifest(folder: Path, number: int, entries: Mapping[str, dict[str, object]]) -> None:
+    """Vouches for the files of a round, after all of them are on the disk."""
     sync_folder(folder / _BLOBS)
     sync_folder(folder)
-    entries = {name: _fingerprint(data) for name, data in files.items()}
     manifest = {"format": _FORMAT, "round": number, "files": entries}
     write_synced(folder / _MANIFEST, json.dumps(manifest, indent=1).encode("utf-8"))
     sync_folder(folder)
@@ -134,11 +185,6 @@ def _write_files(folder: Path, number: int, files: Mapping[str, bytes]) -> None:
 
 def _fingerprint(data: bytes) -> dict[str, object]:
     return {"sha256": hashlib.sha256(data).hexdigest(), "size": len(data)}
-
-
-def _detached(tensor: torch.Tensor) -> torch.Tensor:
-    """Returns a copy with memory of its own, since safetensors refuses tensors that share it."""
-    return tensor.detach().to("cpu", copy=True).contiguous()
 
 
 def _check_keys(value: object) -> None:

@@ -8,7 +8,7 @@ import math
 import os
 import re
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from atlas.errors import InputError
@@ -53,17 +53,17 @@ def safe_child(parent: Path, name: str) -> Path:
     return child
 
 
-def write_synced(path: Path, data: bytes) -> None:
+def write_synced(path: Path, data: bytes | Iterable[bytes]) -> None:
     """Writes a new file through to the disk.
 
     Args:
         path: The file; it must not exist.
-        data: Its content.
+        data: Its content, whole or in pieces.
     """
     with path.open("xb") as file:
         # Set, not left to the umask: others may read a run, whoever made it.
         os.fchmod(file.fileno(), FILE_MODE)
-        file.write(data)
+        file.writelines([data] if isinstance(data, bytes) else data)
         file.flush()
         os.fsync(file.fileno())
 

@@ -137,11 +137,17 @@ def test_a_step_adds_strength_times_the_gradient_of_the_dense_distance():
 def test_ditto_uses_a_personal_adapter_unlike_the_mean_and_unlike_alone():
     group, _ = play(strategy="ditto")
     plain, _ = play(strategy="fedavg")
-    final = hashes(final_cohort(group, "final"))
+    final = hashes(final_cohort(group, "final", sorted(group.holders)))
     assert final == hashes(group.arms["personal"])
-    assert not set(final.values()) & set(hashes(final_cohort(plain, "final")).values())
-    assert not set(final.values()) & set(hashes(final_cohort(group, "alone")).values())
-    assert hashes(final_cohort(group, "alone")) == hashes(group.arms["shadow"])
+    assert not set(final.values()) & set(
+        hashes(final_cohort(plain, "final", sorted(plain.holders))).values()
+    )
+    assert not set(final.values()) & set(
+        hashes(final_cohort(group, "alone", sorted(group.holders))).values()
+    )
+    assert hashes(final_cohort(group, "alone", sorted(group.holders))) == hashes(
+        group.arms["shadow"]
+    )
 
 
 def test_ditto_without_strength_is_training_alone():

@@ -189,12 +189,12 @@ def test_alone_is_delivered_where_validation_speaks_clearly_for_it():
     all_right(group, "held", "a2", 1)
     all_right(group, "shadow", "a2", 0)
     assert better_alone(group, ["a1", "a2", "b1"]) == ["a1"], "b1 is equal in both arms"
-    final = final_cohort(group, "final")
+    final = final_cohort(group, "final", sorted(group.holders))
     for client, arm in (("a1", "shadow"), ("a2", "held"), ("b1", "held")):
         assert adapter_sha256(final.take(client)) == adapter_sha256(group.arms[arm].take(client))
-    assert final_cohort(group, "alone") is group.arms["shadow"]
+    assert final_cohort(group, "alone", sorted(group.holders)) is group.arms["shadow"]
     group.keeps_best = False
-    assert final_cohort(group, "final") is group.arms["held"]
+    assert final_cohort(group, "final", sorted(group.holders)) is group.arms["held"]
 
 
 def test_a_lead_within_one_standard_error_is_no_reason_to_leave():

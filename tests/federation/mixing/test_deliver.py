@@ -15,6 +15,7 @@ from atlas.federation.mixing.deliver import (
     Taken,
     deliver,
     effective_weights,
+    keepers,
     pack_mixtures,
     unpack_mixtures,
 )
@@ -67,7 +68,9 @@ def send(clients, mixed, weights, asked=NAMES, refused=(), rule=PLAIN):
     state = ServerState({"law": mixed[0]})
     server = Server(state, clients, lambda event, fields: events.append((event, fields)), round=3)
     server.refused |= set(refused)
-    return deliver(server, mixed, weights, set(asked), rule), state, events
+    own = keepers(mixed[0].clients, weights, rule)
+    reached = [c for c in mixed[0].clients if c not in own or c in asked]
+    return deliver(server, [m.select(reached) for m in mixed], own, rule), state, events
 
 
 def equal(one, two):

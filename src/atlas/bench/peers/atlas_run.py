@@ -9,10 +9,13 @@ from typing import Any
 from atlas.bench.federation_work import CONFIG
 from atlas.bench.peers.rounds import RoundLog, given
 from atlas.config.load import load_resolved_federation
-from atlas.federation.strategies.base import Strategy, data_shares, register
+from atlas.federation.strategies.base import Strategy, register
+from atlas.federation.strategies.relations import scaled_data_shares
 from atlas.jobs.runner import start_run
 
-RULE = Strategy(name="fedavg-factors", relation=data_shares, space="factors", heads="personal")
+RULE = Strategy(
+    name="fedavg-factors", relation=scaled_data_shares, space="factors", heads="personal"
+)
 """What Flower's FedAvg does to the arrays it is sent. Atlas's own `fedavg` averages products, which
 is exact; here it is to do the same as the others."""
 

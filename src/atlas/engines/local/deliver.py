@@ -182,8 +182,8 @@ def arm_in_use(group: ClientGroup) -> str:
     return "personal" if "personal" in group.arms else "held"
 
 
-def final_cohort(group: ClientGroup, arm: str) -> Cohort:
-    """The adapters that count at the end.
+def final_cohort(group: ClientGroup, arm: str, clients: Sequence[str]) -> Cohort:
+    """The adapters that count at the end, of `clients` and maybe of others too.
 
     `alone` is the shadow. `final` is what clients hold; where the best is kept, a client whose
     validation data speaks clearly for training alone gets that.
@@ -197,8 +197,8 @@ def final_cohort(group: ClientGroup, arm: str) -> Cohort:
         return group.arms["shadow"]
     if not group.keeps_best:
         return group.arms[arm_in_use(group)]
-    solo = {c: group.arms["shadow"].take(c) for c in better_alone(group, sorted(group.holders))}
-    return group.arms["held"].put(solo)
+    solo = {c: group.arms["shadow"].take(c) for c in better_alone(group, clients)}
+    return group.arms["held"].select(clients).put(solo)
 
 
 def better_alone(group: ClientGroup, clients: Sequence[str]) -> list[str]:

@@ -197,13 +197,13 @@ class LocalEngine:
             scores = validate(group, group.arms[arm_in_use(group)], clients)
             members = {client: {client: scores[client]} for client in clients}
         else:
-            cohort = final_cohort(group, facts["arm"])
+            cohort = final_cohort(group, facts["arm"], clients)
             members = score_on_test(group, cohort, clients)
         return {client: encode({}, {"members": members[client]}) for client in clients}
 
     def _adapter(self, group: ClientGroup, asked: Mapping[str, Message]) -> dict[str, Reply]:
         arm = next(iter(asked.values())).facts["arm"]
-        cohort = final_cohort(group, arm)
+        cohort = final_cohort(group, arm, sorted(asked))
         return {client: encode(whole_adapter(cohort, client), {}) for client in asked}
 
     def _save(self, group: ClientGroup, asked: Mapping[str, Message]) -> dict[str, Reply]:

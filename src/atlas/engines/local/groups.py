@@ -104,11 +104,7 @@ class ClientGroup:
 
     def write(self, arm: str, clients: Sequence[str], tensors: Mapping[str, torch.Tensor]) -> None:
         """Put rows of stacked tensors into an arm."""
-        cohort = self.arms[arm]
-        first = next(iter(cohort.tensors.values()))
-        index = cohort.index(clients).to(first.device)
-        new = {k: v.index_copy(0, index, tensors[k]) for k, v in cohort.tensors.items()}
-        self.arms[arm] = replace(cohort, tensors=new)
+        self.arms[arm] = self.arms[arm].write(clients, tensors)
 
     def moments_of(self, arm: str) -> tuple[Moments, torch.Tensor]:
         """Moments and step counts of an arm's clients; fresh ones if none are kept yet."""
@@ -121,7 +117,8 @@ class ClientGroup:
     def all_or_nothing(self) -> Iterator[None]:
         """Whatever fails inside leaves all clients as they were.
 
-        Their tensors are replaced and never written into, so looking back costs no copy.
+        What is to be undone (other ranks) makes new tensors and never writes into the old ones, so
+        looking back costs no copy.
         """
         kept = (dict(self.arms), dict(self.splits), dict(self.moments))
         try:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Literal
+from typing import Literal, Protocol
 
 import torch
 from torch import Tensor
@@ -61,6 +61,11 @@ class Cohort:
         """Positions in the stack by client id."""
         return {client: row for row, client in enumerate(self.clients)}
 
+    @property
+    def place(self) -> Place:
+        """Where a cohort made like this one is kept."""
+        return InMemory()
+
     def ranks(self, module: int) -> Tensor:
         """Every client's rank in one module, [n]."""
         return torch.tensor([member.ranks[module] for member in self.members])
@@ -89,12 +94,25 @@ class Cohort:
         """A cohort with the given clients' tensors replaced; tensors not given stay."""
         tensors = {name: value.clone() for name, value in self.tensors.items()}
         for client, adapter in adapters.items():
-            row = self.places[client]
-            for name, value in adapter.items():
-                slot = tensors[name][row]
-                slot.zero_()
-                slot[tuple(slice(0, size) for size in value.shape)] = value.to(slot)
+            put_row(tensors, self.places[client], adapter)
         return replace(self, tensors=tensors)
+
+    def write(self, clients: Sequence[str], tensors: Mapping[str, Tensor]) -> Cohort:
+        """A cohort with some clients' rows of stacked tensors replaced."""
+        rows = self.index(clients)
+        new = {k: v.index_copy(0, rows.to(v.device), tensors[k]) for k, v in self.tensors.items()}
+        return replace(self, tensors=new)
+
+    def fill(self, row: int, adapter: Mapping[str, Tensor]) -> None:
+        """Write one client's tensors into a cohort that is still being made."""
+        put_row(self.tensors, row, adapter)
+
+    def release(self) -> None:
+        """Give back memory that reading all of it took; here it is the cohort's own."""
+
+    def apart(self) -> Cohort:
+        """The same adapters, to be changed independently; here nothing is ever written into."""
+        return self
 
     def select(self, clients: Sequence[str]) -> Cohort:
         """The sub-cohort of `clients`, in that order, padded as before."""
@@ -119,6 +137,55 @@ def _corner(value: Tensor, shape: tuple[int, ...]) -> Tensor:
     return value[tuple(slice(0, size) for size in shape)].clone()
 
 
+def put_row(tensors: Mapping[str, Tensor], row: int, adapter: Mapping[str, Tensor]) -> None:
+    """Write one client's tensors into stacked ones, zeros beside them; those not given stay."""
+    for name, value in adapter.items():
+        slot = tensors[name][row]
+        slot.zero_()
+        slot[tuple(slice(0, size) for size in value.shape)] = value.to(slot)
+
+
+class Place(Protocol):
+    """Where the tensors of a cohort are kept."""
+
+    def empty(
+        self,
+        layout: Layout,
+        members: tuple[Member, ...],
+        shapes: Mapping[str, tuple[int, ...]],
+        dtype: torch.dtype,
+        device: torch.device | str,
+    ) -> Cohort:
+        """A cohort of zeros; `shapes` are those of the stacked tensors."""
+        ...
+
+
+class InMemory:
+    """Where cohorts are that fit; see `Place`."""
+
+    def empty(
+        self,
+        layout: Layout,
+        members: tuple[Member, ...],
+        shapes: Mapping[str, tuple[int, ...]],
+        dtype: torch.dtype,
+        device: torch.device | str,
+    ) -> Cohort:
+        """A cohort of zeros."""
+        zeros = {name: torch.zeros(s, dtype=dtype, device=device) for name, s in shapes.items()}
+        return Cohort(layout, members, zeros)
+
+
+def stacked_shapes(layout: Layout, members: Sequence[Member]) -> dict[str, tuple[int, ...]]:
+    """The tensors of a cohort, padded to the largest ranks and label count."""
+    shapes = [adapter_shapes(layout, member) for member in members]
+    found = {}
+    for name in sorted({name for shape in shapes for name in shape}):
+        sizes = zip(*(shape[name] for shape in shapes if name in shape), strict=True)
+        found[name] = (len(members), *(max(size) for size in sizes))
+    return found
+
+
 def initial_cohort(
     layout: Layout,
     members: Sequence[Member],
@@ -126,18 +193,15 @@ def initial_cohort(
     *,
     dtype: torch.dtype = torch.float32,
     device: torch.device | str = "cpu",
+    place: Place | None = None,
 ) -> Cohort:
-    """A cohort of initial adapters, padded to the largest ranks and label count."""
+    """A cohort of initial adapters, in memory unless another place is named."""
     ordered = tuple(sorted(members, key=lambda member: member.id))
-    shapes = [adapter_shapes(layout, member) for member in ordered]
-    names = sorted({name for shape in shapes for name in shape})
-    tensors = {}
-    for name in names:
-        sizes = zip(*(shape[name] for shape in shapes if name in shape), strict=True)
-        padded = (len(ordered), *(max(size) for size in sizes))
-        tensors[name] = torch.zeros(padded, dtype=dtype, device=device)
-    empty = Cohort(layout, ordered, tensors)
-    return empty.put({member.id: initial_adapter(layout, member, seed) for member in ordered})
+    shapes = stacked_shapes(layout, ordered)
+    made = (place or InMemory()).empty(layout, ordered, shapes, dtype, device)
+    for row, member in enumerate(ordered):
+        made.fill(row, initial_adapter(layout, member, seed))
+    return made
 
 
 def restart(cohort: Cohort, clients: Iterable[str], seed: int) -> Cohort:

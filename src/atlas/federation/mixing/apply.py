@@ -12,7 +12,6 @@ from dataclasses import replace
 from functools import cache, partial
 
 import numpy as np
-import scipy
 import torch
 from torch import Tensor
 
@@ -33,7 +32,7 @@ from atlas.ops.lowrank.mixing import (
     restrict,
     stack_factors,
 )
-from atlas.ops.lowrank.mixing_sparse import mix_linear, mix_sparse
+from atlas.ops.lowrank.mixing_sparse import SPARSE_MIXERS, mix_linear, stack_sparse
 
 Weights = Tensor | SharedRows
 """Row-stochastic [n, n]; as a tensor also one per module, [modules, n, n]."""
@@ -43,7 +42,7 @@ def identity(n: int) -> Weights:
     """Nobody learns from anybody."""
     if n <= sparse.LARGEST_DENSE:
         return torch.eye(n, dtype=torch.float64)
-    return SharedRows(sparse.tidy(scipy.sparse.eye_array(n)), np.arange(n))
+    return sparse.identity_rows(n)
 
 
 def settle(weights: Weights, usable: Tensor, present: Tensor | None) -> Weights:
@@ -85,16 +84,13 @@ def mix_cohort(cohort: Cohort, weights: Weights, *, space: str, heads: str) -> C
 
     Args:
         cohort: The adapters as trained.
-        weights: W [n, n], or one per module [modules, n, n]. Sparse rows are mixed as such in
-            product space; the other spaces take them as a matrix.
+        weights: W [n, n], as sparse rows or a matrix, or one matrix per module [modules, n, n].
         space: A name in `ops.mixing.MIXERS`, which keep ranks, or `stack`, in which members come
             back with the ranks of all they learn from.
         heads: `mix` (between clients of one label set) or `personal` (left alone).
     """
     if isinstance(weights, SharedRows):
-        if space == "product":
-            return mix_sparsely(cohort, weights, heads=heads)
-        weights = weights.dense()
+        return mix_sparsely(cohort, weights, space=space, heads=heads)
     mixed, ranks = dict(cohort.tensors), []
     layers = len(cohort.layout.modules)
     per_module = weights if weights.dim() == 3 else weights.expand(layers, -1, -1)
@@ -115,18 +111,23 @@ def mix_cohort(cohort: Cohort, weights: Weights, *, space: str, heads: str) -> C
     return replace(cohort, members=_with_ranks(cohort.members, ranks), tensors=mixed)
 
 
-def mix_sparsely(cohort: Cohort, weights: SharedRows, *, heads: str) -> Cohort:
-    """Apply sparse rows to a cohort in product space; arguments as in `mix_cohort`."""
-    mixed = dict(cohort.tensors)
+def mix_sparsely(cohort: Cohort, weights: SharedRows, *, space: str, heads: str) -> Cohort:
+    """Apply sparse rows to a cohort; arguments as in `mix_cohort`."""
+    mixed, ranks = dict(cohort.tensors), []
     for i, module in enumerate(cohort.layout.modules):
-        a, b = mix_sparse(*cohort.layer(i), weights)
+        layer = cohort.layer(i)
+        if space == "stack":
+            a, b, size = stack_sparse(*layer, weights)
+        else:
+            (a, b), size = SPARSE_MIXERS[space](*layer, weights), layer.ranks
         mixed.update(zip(factor_names(module), (a, b), strict=True))
+        ranks.append(size.tolist())
     if heads == "mix":
         sets = canonical([member.label_set for member in cohort.members])
         within = restrict_groups(weights, np.array(sets))
         for name in heads_of(mixed):
             mixed[name] = mix_linear(mixed[name], within)
-    return replace(cohort, tensors=mixed)
+    return replace(cohort, members=_with_ranks(cohort.members, ranks), tensors=mixed)
 
 
 def _with_ranks(

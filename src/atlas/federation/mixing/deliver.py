@@ -5,7 +5,7 @@ Told with it is how far apart the clients of a cluster are: what mixing is there
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 
@@ -124,27 +124,29 @@ def _ranks_of(mixture: Adapter, modules: Sequence[str]) -> tuple[int, ...]:
     return tuple(0 if a is None or not a.dim() else a.shape[0] for a in factors)
 
 
-def deliver(
-    server: Server,
-    mixed: Sequence[Cohort],
-    weights: Sequence[Weights],
-    asked: set[str],
-    rule: Strategy,
-) -> dict[str, Taken]:
-    """Send every client within reach its mixtures; returns what each took.
-
-    A client whose row is e_k holds the result already. It is sent no tensors, unless its reply was
-    refused: then it gets back the last good adapter the server has of it.
-    """
+def keepers(clients: Sequence[str], weights: Sequence[Weights], rule: Strategy) -> set[str]:
+    """The clients whose row is e_k in every W: for them nothing changes."""
     own = torch.stack([keeps_own(w) for w in weights]).all(0)
     if rule.deliver == "merge" and not bool(own.all()):
         # What others have merged must not come back in its owner's next reply: all start again.
-        own = torch.zeros_like(own)
+        return set()
+    return {client for client, keeps in zip(clients, own.tolist(), strict=True) if keeps}
+
+
+def deliver(
+    server: Server,
+    mixed: Sequence[Cohort],
+    own: Container[str],
+    rule: Strategy,
+) -> dict[str, Taken]:
+    """Send the clients of `mixed` their mixtures; returns what each took.
+
+    Those in `own` hold the result already. They are sent no tensors, unless their reply was
+    refused: then they get back the last good adapter the server has of them.
+    """
     payloads, sent = {}, {}
-    for row, client in enumerate(mixed[0].clients):
-        if client not in asked and bool(own[row]):
-            continue
-        news = not bool(own[row]) or client in server.refused
+    for client in mixed[0].clients:
+        news = client not in own or client in server.refused
         adapters = [c.take(client).only(rule.travels) for c in mixed] if news else []
         payloads[client] = pack_mixtures(adapters, {"round": server.round})
         sent[client] = [adapter_sha256(adapter) for adapter in adapters]

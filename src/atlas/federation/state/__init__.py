@@ -1,4 +1,4 @@
-"""What a server keeps of very many clients: on disk, mixed a module at a time."""
+"""What is kept of very many clients: cohorts in a file, and numbered states of a whole server."""
 
 from atlas.exports import exports
 
@@ -7,5 +7,6 @@ __all__, __getattr__, __dir__ = exports(
     {
         "disk": ["DiskState", "Generation", "Spec"],
         "disk_mixing": ["mix_on_disk", "store_cohort"],
+        "mapped": ["DiskCohort", "OnDisk"],
     },
 )

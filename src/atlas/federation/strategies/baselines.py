@@ -10,18 +10,22 @@
 
 from __future__ import annotations
 
-from torch import Tensor
-
-from atlas.federation.strategies.base import Strategy, View, data_shares, identity, register
-from atlas.ops.graph.affinity import group_shares
+from atlas.federation.strategies.base import Strategy, register
+from atlas.federation.strategies.relations import (
+    scaled_data_shares,
+    scaled_identity,
+    scaled_same_task,
+)
 
 FEDAVG = register(
-    Strategy(name="fedavg", relation=data_shares, about="one adapter for all, the mean of all")
+    Strategy(
+        name="fedavg", relation=scaled_data_shares, about="one adapter for all, the mean of all"
+    )
 )
 FEDAVG_BODY = register(
     Strategy(
         name="fedavg-body",
-        relation=data_shares,
+        relation=scaled_data_shares,
         heads="personal",
         about="fedavg, but heads never leave their client",
     )
@@ -29,24 +33,23 @@ FEDAVG_BODY = register(
 
 
 LOCAL = register(
-    Strategy(name="local", relation=identity, about="every client for itself; a baseline")
+    Strategy(name="local", relation=scaled_identity, about="every client for itself; a baseline")
 )
 
 
-def same_task(view: View) -> Tensor:
-    """The data-weighted mean of the clients of one's own task."""
-    return group_shares(view.tasks, view.examples)
-
-
 ORACLE = register(
-    Strategy(name="oracle", relation=same_task, about="is told the tasks; what clusters do at best")
+    Strategy(
+        name="oracle",
+        relation=scaled_same_task,
+        about="is told the tasks; what clusters do at best",
+    )
 )
 
 
 POOLED = register(
     Strategy(
         name="pooled",
-        relation=identity,
+        relation=scaled_identity,
         pool="task",
         about="the ceiling: one adapter per task, trained on all its clients' data",
     )

@@ -13,13 +13,13 @@ factors, which is exact; clients add the product to a dense change of their own 
 
 from __future__ import annotations
 
-from atlas.federation.strategies.base import Strategy, data_shares, register
-from atlas.federation.strategies.relations import norm_shares
+from atlas.federation.strategies.base import Strategy, register
+from atlas.federation.strategies.relations import scaled_data_shares, scaled_norm_shares
 
 FEDPROX = register(
     Strategy(
         name="fedprox",
-        relation=data_shares,
+        relation=scaled_data_shares,
         anchor="start",
         about="fedavg; training is pulled to where the round began",
     )
@@ -27,7 +27,7 @@ FEDPROX = register(
 DITTO = register(
     Strategy(
         name="ditto",
-        relation=data_shares,
+        relation=scaled_data_shares,
         anchor="global",
         about="fedavg, and a personal adapter beside it that is pulled to it",
     )
@@ -37,7 +37,7 @@ DITTO = register(
 HETLORA = register(
     Strategy(
         name="hetlora",
-        relation=norm_shares,
+        relation=scaled_norm_shares,
         space="factors",
         about="unequal ranks padded with zeros, who changes more counts for more",
     )
@@ -45,7 +45,7 @@ HETLORA = register(
 FLEXLORA = register(
     Strategy(
         name="flexlora",
-        relation=data_shares,
+        relation=scaled_data_shares,
         space="svd",
         about="fedavg; the exact mean is cut to each rank by its singular values",
     )
@@ -53,7 +53,7 @@ FLEXLORA = register(
 FLORA = register(
     Strategy(
         name="flora",
-        relation=data_shares,
+        relation=scaled_data_shares,
         space="stack",
         deliver="merge",
         about="factors stacked, so exact; clients add the sum to themselves and start anew",
@@ -62,7 +62,7 @@ FLORA = register(
 FFA = register(
     Strategy(
         name="ffa",
-        relation=data_shares,
+        relation=scaled_data_shares,
         space="b",
         trains="b",
         about="A stays as drawn, so that the mean of B alone is exact",

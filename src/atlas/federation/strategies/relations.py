@@ -15,7 +15,7 @@ import scipy
 import torch
 from torch import Tensor
 
-from atlas.federation.strategies.base import View, data_shares
+from atlas.federation.strategies.base import Relation, View, data_shares, identity
 from atlas.ops.graph import sparse_rows as sparse
 from atlas.ops.graph.affinity import (
     connect_singletons,
@@ -36,6 +36,8 @@ from atlas.ops.graph.sparse_rows import (
     Edges,
     SharedRows,
     group_rows,
+    identity_rows,
+    one_row,
     share_rows,
 )
 
@@ -97,30 +99,29 @@ def cluster_mean(view: View) -> Tensor:
     return group_shares(view.clusters, view.examples)
 
 
+def same_task(view: View) -> Tensor:
+    """The data-weighted mean of the clients of one's own task."""
+    return group_shares(view.tasks, view.examples)
+
+
 def norm_shares(view: View) -> Tensor:
     """Everybody holds the same mixture; who changes the model more counts for more in it."""
+    return _shares_of_norms(view).expand(len(view.clients), -1).clone()
+
+
+def _shares_of_norms(view: View) -> Tensor:
+    """What each client counts [n]: by its norm, or by its examples while nothing is learned."""
     if view.norms is None:
         raise ValueError("this relation needs the norms of the adapters")
     norms = view.norms()
-    if not bool(norms.any()):
-        return data_shares(view)
-    return (norms / norms.sum()).expand(len(view.clients), -1).clone()
+    found = norms if bool(norms.any()) else view.examples
+    return found / found.sum()
 
 
 def _features(view: View) -> Tensor:
     if view.features is None:
         raise ValueError("this relation needs fingerprints")
     return view.features
-
-
-def scaled_diffusion(view: View) -> Tensor | SharedRows:
-    """One step towards the clients that are alike, W = I - eta L; sparse for many clients."""
-    return diffusion(view) if len(view.clients) <= LARGEST_DENSE else sparse_diffusion(view)
-
-
-def scaled_cluster_mean(view: View) -> Tensor | SharedRows:
-    """The data-weighted mean of one's own cluster; sparse for many clients."""
-    return cluster_mean(view) if len(view.clients) <= LARGEST_DENSE else sparse_cluster_mean(view)
 
 
 def sparse_diffusion(view: View) -> SharedRows:
@@ -156,3 +157,40 @@ def sparse_cluster_mean(view: View) -> SharedRows:
     if view.clusters is None:
         raise ValueError("there are no clusters to average in")
     return group_rows(view.clusters, view.examples)
+
+
+def sparse_identity(view: View) -> SharedRows:
+    """Nobody learns from anybody; see `base.identity`."""
+    return identity_rows(len(view.clients))
+
+
+def sparse_data_shares(view: View) -> SharedRows:
+    """The one row that everybody has; see `base.data_shares`."""
+    return one_row(view.examples / view.examples.sum())
+
+
+def sparse_norm_shares(view: View) -> SharedRows:
+    """The one row that everybody has; see `norm_shares`."""
+    return one_row(_shares_of_norms(view))
+
+
+def sparse_same_task(view: View) -> SharedRows:
+    """One row for each task; see `same_task`."""
+    return group_rows(view.tasks, view.examples)
+
+
+def by_size(few: Callable[[View], Tensor], many: Callable[[View], SharedRows]) -> Relation:
+    """A relation that is a matrix for few clients and sparse rows for many."""
+
+    def relation(view: View) -> Tensor | SharedRows:
+        return few(view) if len(view.clients) <= LARGEST_DENSE else many(view)
+
+    return relation
+
+
+scaled_identity = by_size(identity, sparse_identity)
+scaled_data_shares = by_size(data_shares, sparse_data_shares)
+scaled_norm_shares = by_size(norm_shares, sparse_norm_shares)
+scaled_same_task = by_size(same_task, sparse_same_task)
+scaled_cluster_mean = by_size(cluster_mean, sparse_cluster_mean)
+scaled_diffusion = by_size(diffusion, sparse_diffusion)

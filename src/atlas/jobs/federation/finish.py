@@ -5,10 +5,8 @@ from __future__ import annotations
 import hashlib
 import statistics
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
-
-from torch import Tensor
 
 from atlas.backbones.export import export_adapter
 from atlas.build.federation import Federation
@@ -16,6 +14,7 @@ from atlas.build.models import open_backbone, text_limits
 from atlas.federation.adapters.adapter import Adapter, adapter_sha256
 from atlas.federation.exchange.message import decode, encode
 from atlas.federation.exchange.transport import Failure, TaskName
+from atlas.federation.mixing.parts import parts_of
 from atlas.federation.training.evaluate import Scores, majority_scores
 from atlas.jobs.federation.own_data import describe_data
 from atlas.jobs.federation.plan import planned_clusters
@@ -39,10 +38,9 @@ def finish(
     for client, found in sorted(scores.items()):
         alone = (solo or {}).get(client)
         observe("tested", {"client": client, "scores": found, "alone": alone})
-    adapters = _adapters(federation)
-    _export(federation, folder, adapters, scores)
+    hashes = _export(federation, folder, scores)
     seconds += time.perf_counter() - began
-    summary = summarise(federation, scores, solo, adapters) | {"seconds": round(seconds, 3)}
+    summary = summarise(federation, scores, solo, hashes) | {"seconds": round(seconds, 3)}
     write_summary(folder.summary, summary)
     observe("finished", {"summary": summary})
     return summary
@@ -52,8 +50,22 @@ def ask_all(
     federation: Federation, task: TaskName, facts: Mapping[str, object]
 ) -> dict[str, bytes]:
     """Ask every holder something that must not fail; a failure ends the run."""
-    request = encode({}, facts)
-    replies = federation.engine.ask(task, dict.fromkeys(federation.holders, request))
+    return {c: r for some in ask_parts(federation, task, facts) for c, r in some.items()}
+
+
+def ask_parts(
+    federation: Federation, task: TaskName, facts: Mapping[str, object]
+) -> Iterator[dict[str, bytes]]:
+    """`ask_all` of a part of the holders at a time; see `federation.mixing.parts`."""
+    for some in parts_of(federation.state.cohorts, list(federation.holders)):
+        yield ask_some(federation, task, facts, some)
+
+
+def ask_some(
+    federation: Federation, task: TaskName, facts: Mapping[str, object], some: Sequence[str]
+) -> dict[str, bytes]:
+    """`ask_all` of some holders."""
+    replies = federation.engine.ask(task, dict.fromkeys(some, encode({}, facts)))
     for client, reply in sorted(replies.items()):
         if isinstance(reply, Failure):
             raise RuntimeError(f"{task} of client {client} failed: {reply.reason}")
@@ -68,51 +80,58 @@ def _test(federation: Federation, arm: str) -> dict[str, Scores]:
     return found
 
 
-def _adapters(federation: Federation) -> dict[str, Adapter]:
-    replies = ask_all(federation, "adapter", {"arm": "final"})
-    return {client: Adapter(decode(reply).tensors) for client, reply in replies.items()}
-
-
 def _export(
+    federation: Federation, folder: RunFolder, scores: Mapping[str, Scores]
+) -> dict[str, str]:
+    """Write every holder's adapter for each of its members; returns their hashes."""
+    hashes = {}
+    for replies in ask_parts(federation, "adapter", {"arm": "final"}):
+        for client, reply in replies.items():
+            adapter = Adapter(decode(reply).tensors)
+            hashes[client] = adapter_sha256(adapter)
+            _export_holder(federation, folder, client, adapter, scores)
+    return hashes
+
+
+def _export_holder(
     federation: Federation,
     folder: RunFolder,
-    adapters: Mapping[str, Adapter],
+    client: str,
+    adapter: Adapter,
     scores: Mapping[str, Scores],
 ) -> None:
-    for holder in federation.holders.values():
-        adapter = adapters[holder.id]
-        model = federation.models[holder.id]
-        for member in holder.members:
-            export_adapter(
-                folder.safe_child(member.id),
-                backbone=open_backbone(federation.config, holder.data.backbone),
-                task=member.task,
-                limits=text_limits(federation.config),
-                layers=adapter.layers,
-                alpha=model.layout.alpha,
-                head=adapter.head,
-                card={
-                    "client": member.id,
-                    "strategy": federation.plan.strategy.name,
-                    "rounds": federation.plan.rounds,
-                    "test": dict(sorted(scores[member.id].items())),
-                },
-            )
+    holder, model = federation.holders[client], federation.models[client]
+    for member in holder.members:
+        export_adapter(
+            folder.safe_child(member.id),
+            backbone=open_backbone(federation.config, holder.data.backbone),
+            task=member.task,
+            limits=text_limits(federation.config),
+            layers=adapter.layers,
+            alpha=model.layout.alpha,
+            head=adapter.head,
+            card={
+                "client": member.id,
+                "strategy": federation.plan.strategy.name,
+                "rounds": federation.plan.rounds,
+                "test": dict(sorted(scores[member.id].items())),
+            },
+        )
 
 
 def summarise(
     federation: Federation,
     scores: Mapping[str, Scores],
     solo: Mapping[str, Scores] | None,
-    adapters: Mapping[str, Mapping[str, Tensor]],
+    hashes: Mapping[str, str],
 ) -> dict[str, Any]:
     """The summary without its seconds; see `runs/summary.schema.json`."""
     state, plan = federation.state, federation.plan
     members = {m.id: m for holder in federation.holders.values() for m in holder.members}
     score = {client: scores[client]["score"] for client in sorted(scores)}
     digest = hashlib.sha256()
-    for client in sorted(adapters):
-        digest.update(f"{client} {adapter_sha256(adapters[client])}\n".encode())
+    for client, sha256 in sorted(hashes.items()):
+        digest.update(f"{client} {sha256}\n".encode())
     summary: dict[str, Any] = {
         "kind": "federation",
         "strategy": plan.strategy.name,

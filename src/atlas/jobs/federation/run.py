@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,13 +13,29 @@ from atlas.config.federation import FederationConfig
 from atlas.errors import InputError
 from atlas.federation.exchange.transport import Failure
 from atlas.federation.rounds import run_rounds
-from atlas.jobs.federation.finish import ask_all, finish
+from atlas.jobs.federation.finish import ask_some, finish
 from atlas.jobs.federation.own_data import tell_data
 from atlas.jobs.federation.plan import plan_again, plan_start
 from atlas.jobs.runner import Snapshot
 from atlas.runs.checkpoint import Checkpoint
 from atlas.runs.events import Observe, Progress
 from atlas.runs.folder import RunFolder
+
+
+@dataclass(frozen=True)
+class SavedClients(Mapping[str, bytes]):
+    """What every client saves of itself, asked for when it is written."""
+
+    federation: Federation
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.federation.holders)
+
+    def __len__(self) -> int:
+        return len(self.federation.holders)
+
+    def __getitem__(self, client: str) -> bytes:
+        return ask_some(self.federation, "save", {}, [client])[client]
 
 
 @dataclass(frozen=True)
@@ -88,7 +104,11 @@ class FederationJob:
             "refused": state.refused,
             "failures": state.failures,
         }
-        return Snapshot(tensors, meta, ask_all(self.federation, "save", {}))
+        return Snapshot(tensors, meta, SavedClients(self.federation), self._release)
+
+    def _release(self) -> None:
+        for cohort in self.federation.state.cohorts.values():
+            cohort.release()
 
     def restore(self, folder: RunFolder, saved: Checkpoint) -> float:
         """Put a saved round back; returns the seconds the run had taken by then."""
@@ -98,8 +118,11 @@ class FederationJob:
         found: Any = meta
         try:
             for backbone, cohort in state.cohorts.items():
-                for name, value in cohort.tensors.items():
-                    cohort.tensors[name] = _fitting(saved.tensors[f"{backbone}|{name}"], value)
+                kept = {
+                    name: _fitting(saved.tensors[f"{backbone}|{name}"], value)
+                    for name, value in cohort.tensors.items()
+                }
+                state.cohorts[backbone] = cohort.write(cohort.clients, kept)
             state.round = saved.number
             state.examples = dict(found["examples"])
             state.ledger.totals = dict(found["bytes"])

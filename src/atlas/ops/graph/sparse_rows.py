@@ -98,6 +98,17 @@ def share_rows(edges: Edges) -> SharedRows:
     return SharedRows(found[first], which)
 
 
+def identity_rows(n: int) -> SharedRows:
+    """Nobody learns from anybody: n rows of one entry each."""
+    return SharedRows(tidy(scipy.sparse.eye_array(n)), np.arange(n))
+
+
+def one_row(shares: Tensor) -> SharedRows:
+    """Everybody has the row `shares` [n]."""
+    row = shares.to(torch.float64).cpu().numpy()[None]
+    return SharedRows(tidy(scipy.sparse.csr_array(row)), np.zeros(row.shape[1], dtype=np.int64))
+
+
 def group_rows(labels: Sequence[Hashable], examples: Tensor) -> SharedRows:
     """Strict averaging inside groups, weighted by examples: one row for each group."""
     numbers: dict[Hashable, int] = {}

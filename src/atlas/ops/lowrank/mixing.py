@@ -143,21 +143,34 @@ def _mix_exactly(layer: Layer, weights: Tensor, gauge: Gauge) -> tuple[Tensor, T
     One QR of all B columns and one of all A rows serve every client; a row of W only reweights
     the small core between them. Equal rows share one SVD.
     """
-    a, b, ranks, scales = layer
     span = span_of(*layer)
-    new_a, new_b = a.clone(), b.clone()
-    solved: dict[bytes, tuple[Tensor, Tensor, Tensor]] = {}
+    made = layer._replace(a=layer.a.clone(), b=layer.b.clone())
+    solved: dict[bytes, Decomposed] = {}
     for k in torch.nonzero(~is_identity_row(weights)).flatten().tolist():
         key = row_key(weights[k])
         if key not in solved:
-            u, s, vh = torch.linalg.svd(span.core(weights[k]), full_matrices=False)
-            solved[key] = (span.left @ u, s, span.right @ vh.T)
-        r = int(ranks[k])
-        u, s, v = (part[..., :r] for part in solved[key])
-        factor_a, factor_b = gauge(u, s, v, a[k, :r].to(torch.float64))
-        new_a[k, :r] = factor_a.to(a.dtype)
-        new_b[k, :, :r] = (factor_b / scales[k]).to(b.dtype)
-    return new_a, new_b
+            solved[key] = decompose(span, weights[k])
+        cut_for(k, layer, solved[key], gauge, made)
+    return made.a, made.b
+
+
+Decomposed = tuple[Tensor, Tensor, Tensor]
+"""U [d_out, p], the singular values [p] and V [d_in, p] of a mixture, float64."""
+
+
+def decompose(span: Span, row: Tensor) -> Decomposed:
+    """The singular value decomposition of the mixture with the weights `row`."""
+    u, s, vh = torch.linalg.svd(span.core(row), full_matrices=False)
+    return span.left @ u, s, span.right @ vh.T
+
+
+def cut_for(k: int, held: Layer, mixture: Decomposed, gauge: Gauge, made: Layer) -> None:
+    """Cut a mixture to the rank of client `k`, and write its factors into `made`."""
+    r = int(held.ranks[k])
+    u, s, v = (part[..., :r] for part in mixture)
+    factor_a, factor_b = gauge(u, s, v, held.a[k, :r].to(torch.float64))
+    made.a[k, :r] = factor_a.to(held.a.dtype)
+    made.b[k, :, :r] = (factor_b / held.scales[k]).to(held.b.dtype)
 
 
 MIXERS: dict[str, Mixer] = {

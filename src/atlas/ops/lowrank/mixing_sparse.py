@@ -1,12 +1,13 @@
 """Mixing with sparse rows: each mixture from the few adapters in it, each distinct row once.
 
-`mix_sparse` is `ops.mixing.mix_product` and `mix_linear` is `ops.mixing.mix_rows` for the W of
-`ops.graph.sparse_rows`. Rows with like many slots are solved together.
+For the W of `ops.graph.sparse_rows`, `SPARSE_MIXERS` are the `MIXERS` of `ops.lowrank.mixing`,
+`stack_sparse` is its `stack_factors` and `mix_linear` its `mix_rows`. In product space rows with
+like many slots are solved together.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -15,8 +16,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from atlas.ops.graph.sparse_rows import Edges, Places, SharedRows, keeps_own_row
-from atlas.ops.lowrank.factors import Layer
+from atlas.ops.lowrank.factors import Layer, rank_mask, span_of, svd_gauge, used_slots
 from atlas.ops.lowrank.leading import Leading, leading_of_slots, receive
+from atlas.ops.lowrank.mixing import cut_for, decompose
 
 BATCH = 1 << 21
 """Numbers gathered at a time, of each factor."""
@@ -142,3 +144,87 @@ def linear_rows(flat: Tensor, rows: Edges) -> Tensor:
     matrix = torch.sparse_coo_tensor(where, weight, rows.shape, check_invariants=False)
     mixed: Tensor = torch.sparse.mm(matrix.to(flat.device), flat.to(torch.float64))
     return mixed
+
+
+def mix_svd_sparse(
+    a: Tensor, b: Tensor, ranks: Tensor, scales: Tensor, weights: SharedRows
+) -> tuple[Tensor, Tensor]:
+    """`mix_svd` with one span for each row, of the clients in it alone."""
+    layer = Layer(a, b, ranks, scales)
+    made = layer._replace(a=a.clone(), b=b.clone())
+    moving = np.nonzero(~keeps_own_row(weights))[0]
+    for row in np.unique(weights.which[moving]).tolist():
+        mixed, shares = _entries(weights.rows, row, a.device)
+        found = decompose(span_of(*(value[mixed] for value in layer)), shares)
+        for k in moving[weights.which[moving] == row].tolist():
+            cut_for(k, layer, found, svd_gauge, made)
+    return made.a, made.b
+
+
+def mix_factors_sparse(
+    a: Tensor, b: Tensor, ranks: Tensor, scales: Tensor, weights: SharedRows
+) -> tuple[Tensor, Tensor]:
+    """`mix_factors`: A and scale * B apart; slots beyond a client's own rank are cut."""
+    used = rank_mask(ranks, a.shape[1])
+    new_a = torch.where(_own(weights, a), a, mix_linear(a, weights) * used[:, :, None])
+    return new_a, mix_b_sparse(a, b, ranks, scales, weights)[1]
+
+
+def mix_b_sparse(
+    a: Tensor, b: Tensor, ranks: Tensor, scales: Tensor, weights: SharedRows
+) -> tuple[Tensor, Tensor]:
+    """`mix_b`: scale * B alone."""
+    scale, used = scales.to(b.dtype)[:, None, None], rank_mask(ranks, b.shape[2])
+    mixed = mix_linear(b * scale, weights) / scale * used[:, None, :]
+    return a, torch.where(_own(weights, b), b, mixed)
+
+
+def _own(weights: SharedRows, like: Tensor) -> Tensor:
+    return torch.from_numpy(keeps_own_row(weights)).to(like.device)[:, None, None]
+
+
+def _entries(rows: Edges, row: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Who is in a mixture, and what each counts in it."""
+    some = slice(rows.indptr[row], rows.indptr[row + 1])
+    mixed = torch.from_numpy(rows.indices[some].astype(np.int64))
+    return mixed.to(device), torch.from_numpy(rows.data[some]).to(device)
+
+
+SparseMixer = Callable[[Tensor, Tensor, Tensor, Tensor, SharedRows], tuple[Tensor, Tensor]]
+
+SPARSE_MIXERS: dict[str, SparseMixer] = {
+    "product": mix_sparse,
+    "svd": mix_svd_sparse,
+    "factors": mix_factors_sparse,
+    "b": mix_b_sparse,
+}
+"""By space, as `MIXERS`."""
+
+
+def stack_sparse(
+    a: Tensor, b: Tensor, ranks: Tensor, scales: Tensor, weights: SharedRows
+) -> tuple[Tensor, Tensor, Tensor]:
+    """`stack_factors`, each distinct row stacked once.
+
+    Where all clients have one row they share its memory: what comes back is to be read, not
+    written into. Arguments and results otherwise as in `stack_factors`.
+    """
+    rows, which = weights.rows, torch.from_numpy(weights.which).to(a.device)
+    heard = rows.astype(bool).astype(np.int64)
+    sizes = torch.from_numpy(heard @ ranks.cpu().numpy()).to(a.device)
+    # alpha / rank times rank is alpha, the same for whoever has the row.
+    first = torch.from_numpy(np.unique(weights.which, return_index=True)[1]).to(a.device)
+    own = torch.from_numpy(keeps_own_row(weights)).to(a.device)[first]
+    new_scales = torch.where(own, scales[first], scales[first] * ranks[first] / sizes)
+    new_a = a.new_zeros(rows.shape[0], int(sizes.max()), a.shape[2])
+    new_b = b.new_zeros(rows.shape[0], b.shape[1], int(sizes.max()))
+    for row, size in enumerate(sizes.tolist()):
+        mixed, shares = _entries(rows, row, a.device)
+        slots = used_slots(a[mixed], b[mixed], ranks[mixed])
+        strength = (shares * scales[mixed] / new_scales[row])[slots.owner]
+        new_a[row, :size] = slots.rows.to(a.dtype)
+        new_b[row, :, :size] = (slots.columns * strength[:, None]).T.to(b.dtype)
+    if rows.shape[0] == 1:
+        everybody = (len(which), -1, -1)
+        return new_a.expand(everybody), new_b.expand(everybody), sizes[which]
+    return new_a[which], new_b[which], sizes[which]
