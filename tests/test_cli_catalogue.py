@@ -7,6 +7,7 @@ import sys
 import pytest
 
 from atlas.config.describe import find_settings, first_sentence, settings_of
+from atlas.config.federation import FederationConfig
 from atlas.config.load import KINDS, load_config, preset_names
 from atlas.errors import InputError
 from atlas.federation.strategies import STRATEGIES, Strategy, list_strategies
@@ -72,7 +73,7 @@ def test_every_default_told_is_the_one_that_holds(kind):
 def test_settings_by_key_block_and_free_key(atlas):
     rows = json.loads(atlas("settings", "train.lr", "--json")[1])
     assert [(row["kind"], row["default"]) for row in rows] == [
-        ("federation", load_config("demo", ["train.lr=0.0005"]).train.lr),
+        ("federation", FederationConfig().train.lr),
         ("memory", 0.003),
     ]
     rows = json.loads(atlas("settings", "train", "--kind", "memory", "--json")[1])

@@ -26,7 +26,7 @@ from atlas.federation.adapters.adapter import Layout, Member
 from atlas.federation.adapters.cohort import (
     Cohort,
     InMemory,
-    Place,
+    TensorPlace,
     initial_cohort,
     stacked_shapes,
 )
@@ -192,7 +192,7 @@ LARGEST_IN_MEMORY = 256_000_000
 """With `server.state=auto`, bytes of one cohort's adapters beyond which they are on disk."""
 
 
-def find_place(settings: ServerSettings, size: int, device: torch.device) -> Place:
+def find_place(settings: ServerSettings, size: int, device: torch.device) -> TensorPlace:
     """Where a cohort of so many bytes is kept; what is on an accelerator stays there."""
     large = size > LARGEST_IN_MEMORY and device.type == "cpu"
     if settings.state == "disk" or (settings.state == "auto" and large):

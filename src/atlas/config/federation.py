@@ -164,8 +164,12 @@ class PartitionSettings(Settings):
 class ShareSettings(Settings):
     """How a client's own file is shared out; what is left is the test."""
 
-    train: Annotated[float, Field(gt=0, lt=1)] = 0.5
-    validation: Annotated[float, Field(gt=0, lt=1)] = 0.2
+    train: Annotated[float, Field(gt=0, lt=1)] = Field(
+        0.5, description="share of a client's own file that trains"
+    )
+    validation: Annotated[float, Field(gt=0, lt=1)] = Field(
+        0.2, description="share that chooses; the rest is the test"
+    )
 
     @model_validator(mode="after")
     def _leaves_a_test(self) -> ShareSettings:

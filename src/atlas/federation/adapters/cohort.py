@@ -62,7 +62,7 @@ class Cohort:
         return {client: row for row, client in enumerate(self.clients)}
 
     @property
-    def place(self) -> Place:
+    def place(self) -> TensorPlace:
         """Where a cohort made like this one is kept."""
         return InMemory()
 
@@ -145,7 +145,7 @@ def put_row(tensors: Mapping[str, Tensor], row: int, adapter: Mapping[str, Tenso
         slot[tuple(slice(0, size) for size in value.shape)] = value.to(slot)
 
 
-class Place(Protocol):
+class TensorPlace(Protocol):
     """Where the tensors of a cohort are kept."""
 
     def empty(
@@ -161,7 +161,7 @@ class Place(Protocol):
 
 
 class InMemory:
-    """Where cohorts are that fit; see `Place`."""
+    """Where cohorts are that fit; see `TensorPlace`."""
 
     def empty(
         self,
@@ -193,7 +193,7 @@ def initial_cohort(
     *,
     dtype: torch.dtype = torch.float32,
     device: torch.device | str = "cpu",
-    place: Place | None = None,
+    place: TensorPlace | None = None,
 ) -> Cohort:
     """A cohort of initial adapters, in memory unless another place is named."""
     ordered = tuple(sorted(members, key=lambda member: member.id))

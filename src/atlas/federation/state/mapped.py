@@ -20,7 +20,7 @@ from torch import Tensor
 
 from atlas.errors import InputError
 from atlas.federation.adapters.adapter import Adapter, Layout, Member
-from atlas.federation.adapters.cohort import Cohort, Place, put_row
+from atlas.federation.adapters.cohort import Cohort, TensorPlace, put_row
 from atlas.federation.batching.spill import FOLDER
 
 ALIGNED = 64
@@ -72,7 +72,7 @@ class DiskCohort(Cohort):
     file: MappedFile = field(kw_only=True)
 
     @property
-    def place(self) -> Place:
+    def place(self) -> TensorPlace:
         """A cohort made like this one is in a file too."""
         return OnDisk()
 
@@ -130,7 +130,7 @@ def _dtype(cohort: Cohort) -> torch.dtype:
 
 
 class OnDisk:
-    """Where cohorts are that do not fit into memory; see `Place`."""
+    """Where cohorts are that do not fit into memory; see `TensorPlace`."""
 
     def empty(
         self,

@@ -9,7 +9,7 @@ and time in proportion to their square, and mixing with it even more.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
+from functools import partial, wraps
 
 import scipy
 import torch
@@ -182,6 +182,7 @@ def sparse_same_task(view: View) -> SharedRows:
 def by_size(few: Callable[[View], Tensor], many: Callable[[View], SharedRows]) -> Relation:
     """A relation that is a matrix for few clients and sparse rows for many."""
 
+    @wraps(few)  # what W is, is the same; lists of strategies read it there
     def relation(view: View) -> Tensor | SharedRows:
         return few(view) if len(view.clients) <= LARGEST_DENSE else many(view)
 

@@ -154,8 +154,8 @@ def open_client(folder: RunFolder, client: str) -> ClientModel:
 def _open(
     folder: RunFolder, client: str
 ) -> tuple[FederationConfig, TransformerBackbone, ExportedAdapter]:
-    config = load_resolved_federation(folder.config)
     adapter = load_adapter(adapter_folder(folder, client))
+    config = load_resolved_federation(folder.config)
     named = {entry.id: entry.backbone for entry in config.clients}
     backbone = open_backbone(config, named.get(client) or config.backbone.name)
     check_base(adapter, backbone)
