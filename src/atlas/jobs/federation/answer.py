@@ -67,9 +67,10 @@ def adapter_folder(folder: RunFolder, client: str) -> Path:
 
 def export_client(folder: RunFolder, client: str, to: Path) -> None:
     """Copy a client's PEFT folder and add its tokenizer; nothing that exists is overwritten."""
+    source = adapter_folder(folder, client)
     _, backbone, adapter = _open(folder, client)
     with _fresh_target(to):
-        shutil.copytree(adapter_folder(folder, client), to)
+        shutil.copytree(source, to)
         complete_export(to, backbone=backbone, adapter=adapter)
 
 
@@ -154,8 +155,8 @@ def open_client(folder: RunFolder, client: str) -> ClientModel:
 def _open(
     folder: RunFolder, client: str
 ) -> tuple[FederationConfig, TransformerBackbone, ExportedAdapter]:
-    adapter = load_adapter(adapter_folder(folder, client))
     config = load_resolved_federation(folder.config)
+    adapter = load_adapter(adapter_folder(folder, client))
     named = {entry.id: entry.backbone for entry in config.clients}
     backbone = open_backbone(config, named.get(client) or config.backbone.name)
     check_base(adapter, backbone)
