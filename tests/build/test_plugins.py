@@ -133,6 +133,14 @@ def test_what_is_not_there_is_refused(name, tmp_path):
         atlas.run("demo", out=tmp_path, plugins=[name], **SETTINGS)
 
 
+def test_two_files_of_one_name_are_refused(mine, tmp_path):
+    (tmp_path / "other").mkdir()
+    again = tmp_path / "other" / "mine.py"
+    again.write_text("x = 1\n")
+    with pytest.raises(InputError, match="two of one name"):
+        atlas.run("demo", out=tmp_path / "runs", plugins=[mine, again], **SETTINGS)
+
+
 def test_an_unknown_source_is_refused_with_what_there_is(tmp_path):
     with pytest.raises(
         InputError, match="data.source: .*did you mean files.*synthetic, files, hub"

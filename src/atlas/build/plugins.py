@@ -35,21 +35,18 @@ def load_plugins(names: Sequence[str]) -> dict[str, str]:
     Raises:
         InputError: If one is not there, fails, or is not what this process imported before.
     """
-    return {Path(name).name: _load(name) for name in names}
+    found = {Path(name).name: _load(name) for name in names}
+    if len(found) < len(names):
+        raise InputError(f"plugins: {', '.join(names)}: two of one name; rename one of them")
+    return found
 
 
 def _load(name: str) -> str:
     found = _hash(name)
     if name not in _loaded:
-        before = set(sys.modules)
         try:
             _import(name)
-        except InputError:
-            raise
         except Exception as error:  # noqa: BLE001 - whatever a user's own code raises
-            for module in set(sys.modules) - before:
-                if module.startswith(f"{GROUP.replace('.', '_')}_"):
-                    del sys.modules[module]
             raise InputError(f"plugins: {name}: {_place(error)}") from error
         _loaded[name] = found
     if _loaded[name] != found:
@@ -76,7 +73,11 @@ def _import(name: str) -> None:
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module  # dataclasses look their module up there
-    spec.loader.exec_module(module)
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[spec.name]
+        raise
 
 
 def _entry_point(name: str):  # type: ignore[no-untyped-def]  # noqa: ANN202 - importlib's own type
