@@ -12,7 +12,7 @@ Letters in shapes: n rows, b texts each, N = n * b, T tokens, D width, H heads, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 
 import torch
@@ -141,10 +141,14 @@ def _project(family: Family, block: Model, entered: Tensor, name: str) -> Tensor
     return out
 
 
-def can_fold(family: Family) -> bool:
-    """Whether keys and values of this family need not be computed."""
+def can_fold(family: Family, changes: Iterable[LoraChange] = ()) -> bool:
+    """Whether keys and values of this family, so changed, need not be computed.
+
+    What depends on the token in more than its numbers cannot be taken out of a sum over tokens.
+    """
     apart = len(family.projections) > 1
-    return apart and family.parts is not None and family.parts.turn is stay
+    plain = all(change.gate is None for change in changes)
+    return plain and apart and family.parts is not None and family.parts.turn is stay
 
 
 def folded_read(  # noqa: PLR0913
@@ -206,6 +210,7 @@ class _Folded:
         if self.change is None:
             return found
         a, b, own = self._own(self.change, heads)
+        # A constant in all keys moves all scores of a query alike, and so does nothing.
         extra = torch.einsum("nbhr,nrd->nbhd", torch.einsum("nbhe,nher->nbhr", own, b), a)
         return self._added(self.change, found, extra, own, "bhe,hed->bhd")
 
@@ -217,7 +222,10 @@ class _Folded:
             return found
         a, b, own = self._own(self.change, sums)
         # One product after the other: nothing wider than a rank lies between them.
-        extra = torch.einsum("nbhr,nher->nbhe", torch.einsum("nbhd,nrd->nbhr", own, a), b)
+        low = torch.einsum("nbhd,nrd->nbhr", own, a)
+        if self.change.offset is not None:
+            low = low + self.change.offset[:, None, None]  # the shares of a sum add up to one
+        extra = torch.einsum("nbhr,nher->nbhe", low, b)
         return self._added(self.change, found, extra, own, "bhd,hed->bhe")
 
     def _own(self, change: LoraChange, given: Tensor) -> tuple[Tensor, Tensor, Tensor]:

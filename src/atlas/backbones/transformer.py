@@ -260,8 +260,9 @@ class TransformerBackbone:
         """What the classification head reads [N, D], from the last block's packed input."""
         given, last = cast(Context, context), self.depth - 1
         read = read_block
-        if changes is not None and can_fold(self.family):
-            read = partial(folded_read, self._inside(last, changes))
+        inside = None if changes is None else self._inside(last, changes)
+        if inside is not None and can_fold(self.family, inside.values()):
+            read = partial(folded_read, inside)
         at = self._read_places(packing.mask)[:, None]
         mask = given.masks[self._kinds[last]]
         block = self._blocks[last]

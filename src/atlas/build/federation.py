@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+from atlas.build.cores import beside, core_cohort, find_models, without_labels
 from atlas.build.models import (
     check_kind,
     check_ranks,
     deal_devices,
     find_member,
-    find_model,
     find_sites,
     fixed_splits,
     open_backbone,
@@ -27,8 +27,8 @@ from atlas.engines.local.engine import LocalEngine
 from atlas.engines.local.groups import ClientGroup
 from atlas.errors import InputError
 from atlas.federation import strategies as strategies
-from atlas.federation.adapters.adapter import adapter_shapes, is_head
-from atlas.federation.adapters.cohort import Cohort
+from atlas.federation.adapters.adapter import Member, adapter_shapes, is_head
+from atlas.federation.adapters.cohort import Cohort, Slot
 from atlas.federation.batching.forward import Model
 from atlas.federation.clients import POOLS, ClientData, Holder
 from atlas.federation.exchange.contents import SHARES
@@ -197,18 +197,24 @@ def _groups(
     for holder in holders:
         by_backbone.setdefault(holder.data.backbone, []).append(holder)
     check_ranks(config, holders)
+    models = find_models(config, strategy, sorted(by_backbone))
     groups, server = [], {}
+    everybody: list[Member] = []
     for name, owners in sorted(by_backbone.items()):
-        model = find_model(config, name)
+        model = models[name]
         members = {h.id: find_member(config.adapter, model.layout, h) for h in owners}
-        server[name] = start_cohort(config, model, list(members.values()))
-        if strategy.heads == "personal":
+        everybody += members.values()
+        if strategy.space != "core":
+            server[name] = start_cohort(config, model, list(members.values()))
+        if name in server and strategy.heads == "personal":
             server[name] = server[name].without_heads()
         for kind in sorted({holder.data.task.kind for holder in owners}):
             chosen = [holder for holder in owners if holder.data.task.kind == kind]
             check_kind(config, model, kind, chosen[0])
             start = start_cohort(config, model, [members[holder.id] for holder in chosen])
             groups.append(_group(config, strategy, model, chosen, start))
+    if strategy.space == "core":
+        server["core"] = core_cohort(config, next(iter(models.values())), everybody)
     return groups, server
 
 
@@ -219,7 +225,10 @@ def _group(
     holders: Sequence[Holder],
     start: Cohort,
 ) -> ClientGroup:
-    arms = {"held": replace(start, trains=strategy.trains)}
+    slot = None
+    if strategy.deliver == "global":
+        slot = Slot(start_cohort(config, beside(model), without_labels(start.members)))
+    arms = {"held": replace(start, trains=strategy.trains, slot=slot)}
     if _trains_alone(config, strategy):
         arms["shadow"] = start.apart()
     if strategy.anchor == "global":

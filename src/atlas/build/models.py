@@ -86,9 +86,9 @@ def find_model(config: FederationConfig, name: str) -> Model:
         raise InputError(
             f"adapter.blocks: {settings.blocks} given, but {name} has {backbone.depth} blocks"
         )
-    first = backbone.depth - settings.blocks
+    chosen = adapted_blocks(backbone.depth, settings)
     modules, widths = [], []
-    for block in range(first, backbone.depth):
+    for block in chosen:
         linears = backbone.linears(block)
         for module in backbone.select(block, settings.modules):
             modules.append(module)
@@ -102,8 +102,29 @@ def find_model(config: FederationConfig, name: str) -> Model:
         head=backbone.head_layers,
         alpha=settings.alpha,
     )
-    prefix = _prefix(config.train, backbone, first)
-    return Model(backbone, layout, first, prefix, find_autocast(config))
+    prefix = _prefix(config.train, backbone, chosen[0])
+    return Model(backbone, layout, chosen[0], prefix, find_autocast(config))
+
+
+def adapted_blocks(depth: int, settings: AdapterSettings) -> list[int]:
+    """Which blocks have adapters, rising; block i of one depth matches block i of another."""
+    count = settings.blocks
+    if settings.placement == "last":
+        return list(range(depth - count, depth))
+    return [k * (depth // count) - 1 for k in range(1, count)] + [depth - 1]
+
+
+def core_places(backbone: Backbone, settings: AdapterSettings) -> tuple[str, ...]:
+    """What the cores of a backbone's adapted modules are called: the same in every backbone."""
+    places = []
+    for number, block in enumerate(adapted_blocks(backbone.depth, settings)):
+        short = {
+            module: f"{number}.{name}" if place == 0 else f"{number}.{name}.{place}"
+            for name in settings.modules
+            for place, module in enumerate(backbone.select(block, [name]))
+        }
+        places += [short[module] for module in backbone.select(block, settings.modules)]
+    return tuple(places)
 
 
 def _prefix(

@@ -64,7 +64,20 @@ class AdapterSettings(Settings):
         min_length=1,
         description="linear modules: query, key, value, output, up, down, gate, or their own names",
     )
-    blocks: Positive = Field(2, description="adapters sit in the last so many blocks")
+    blocks: Positive = Field(2, description="adapters sit in so many blocks")
+    placement: Literal["last", "spread"] = Field(
+        "last", description="which ones: the last, or evenly over the depth, the last among them"
+    )
+    kind: Literal["lora", "pq"] | None = Field(
+        None,
+        description="lora: A and B train; pq: a core P, Q between frozen A and B, the same size "
+        "for every backbone; null: as the strategy says",
+    )
+    gate: Literal["scalar", "input"] = Field(
+        "scalar",
+        description="what weighs one's own adapter and the one delivered beside it: a number of "
+        "each module, or one that depends on the token",
+    )
     rank: Annotated[int, Field(ge=1, le=512)] = Field(8, description="rank of every client")
     ranks: dict[ClientId, int | list[int]] = Field(
         default_factory=dict, description="ranks of single clients: one number, or one per layer"
@@ -91,6 +104,9 @@ class TrainSettings(Settings):
     lr: Annotated[float, Field(gt=0, le=1)] = Field(2e-3, description="learning rate of adapters")
     head_lr: Annotated[float, Field(gt=0, le=1)] | None = Field(
         None, description="learning rate of the head; default: lr"
+    )
+    gate_lr: Annotated[float, Field(gt=0, le=10)] | None = Field(
+        None, description="learning rate of gates; default: lr"
     )
     schedule: Literal["constant", "linear", "cosine"] = Field(
         "constant", description="how the learning rate falls over the whole run"

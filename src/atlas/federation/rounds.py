@@ -129,6 +129,8 @@ def _fit(
         accepted[client] = message
         state.examples[client] = int(message.facts["examples"])
         facts = {name: message.facts.get(name) for name in ("examples", "steps", "loss")}
+        if "beta" in message.facts:
+            facts["beta"] = message.facts["beta"]
         split = server.count_split(client, message.facts)
         server.observe("fitted", {"round": server.round, "client": client, **facts, **split})
     return accepted

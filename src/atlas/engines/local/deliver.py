@@ -20,9 +20,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from atlas.engines.local.groups import ClientGroup
-from atlas.federation.adapters.adapter import Adapter, factor_names, factors_of, heads_of
+from atlas.federation.adapters.adapter import Adapter, factors_of, heads_of
+from atlas.federation.adapters.changes import changes_of
 from atlas.federation.adapters.cohort import Cohort, restart
-from atlas.federation.batching.forward import stack_cohorts
+from atlas.federation.batching.forward import Model, stack_cohorts
 from atlas.federation.batching.store import Rows
 from atlas.federation.mixing.deliver import Taken
 from atlas.federation.training.evaluate import Scores, predict_rows, score_labels
@@ -60,8 +61,10 @@ def blend(own: Cohort, mixture: Cohort, share: float) -> Cohort:
     }
     weights = torch.tensor([[1 - share, share], [0.0, 1.0]], dtype=torch.float64)
     mix = mix_b if own.trains == "b" else mix_product
-    for i, module in enumerate(own.layout.modules):
-        a, b = factor_names(module)
+    for i in range(len(own.layout.modules)):
+        if own.layout.place(i):
+            continue  # cores are mixed as they are
+        a, b = own.layout.parts(i)
         tensors[a], tensors[b] = tensors[a].clone(), tensors[b].clone()
         for row in range(len(own.members)):
             pair_a = torch.stack([own.tensors[a][row], mixture.tensors[a][row]])
@@ -177,6 +180,15 @@ def replace_held(group: ClientGroup, offers: Mapping[str, Sequence[Adapter]]) ->
     return {client: Taken(0, 1.0 if one else 0.0) for client, one in offers.items()}
 
 
+def place_beside(group: ClientGroup, offers: Mapping[str, Sequence[Adapter]]) -> dict[str, Taken]:
+    """The one mixture offered comes to stand beside the client's own adapter."""
+    held = group.arms["held"]
+    assert held.slot is not None
+    given = {client: one[0] for client, one in offers.items() if one}
+    group.arms["held"] = replace(held, slot=held.slot.take(given))
+    return {client: Taken(0, 1.0 if one else 0.0) for client, one in offers.items()}
+
+
 def arm_in_use(group: ClientGroup) -> str:
     """The arm clients answer with: a personal adapter goes before what they hold to share."""
     return "personal" if "personal" in group.arms else "held"
@@ -198,7 +210,8 @@ def final_cohort(group: ClientGroup, arm: str, clients: Sequence[str]) -> Cohort
     if not group.keeps_best:
         return group.arms[arm_in_use(group)]
     solo = {c: group.arms["shadow"].take(c) for c in better_alone(group, clients)}
-    return group.arms["held"].select(clients).put(solo)
+    chosen = group.arms["held"].select(clients).put(solo)
+    return replace(chosen, slot=chosen.slot and chosen.slot.without(solo))
 
 
 def better_alone(group: ClientGroup, clients: Sequence[str]) -> list[str]:
@@ -264,17 +277,40 @@ def _merged(cohort: Cohort, client: str, mixture: Adapter) -> dict[str, Tensor]:
     return sums
 
 
-def whole_adapter(cohort: Cohort, client: str) -> Adapter:
+def whole_adapter(model: Model, cohort: Cohort, client: str) -> Adapter:
     """All that a client adds to the backbone as one plain adapter, its scale alpha / rank.
 
     Where there is a dense change, it and the adapter are factored together, to the rank they have
-    together in the precision they are held in.
+    together in the precision they are held in. A core becomes A, B and a constant; with something
+    beside the adapter both are put side by side, as the gate weighs them.
+
+    Raises:
+        ValueError: If a gate looks at the token: then there is no such form.
     """
-    adapter, alpha = cohort.take(client), cohort.layout.alpha
+    adapter, layout = cohort.take(client), cohort.layout
+    if layout.gate == "input":
+        raise ValueError("gate: input weighs adapters token by token, which no plain adapter does")
+    if layout.cores or cohort.slot:
+        return _plain_adapter(model, cohort.select([client]), adapter)
     layers: dict[str, tuple[Tensor, Tensor]] = dict(adapter.layers)
     for module, dense in cohort.deltas.get(client, {}).items():
         a, b = (part.double() for part in layers[module])
-        own = delta(a, b, alpha / a.shape[0])
+        own = delta(a, b, layout.alpha / a.shape[0])
         a, b = factor_dense(dense.double() + own, torch.finfo(dense.dtype).eps)
-        layers[module] = (a.to(dense.dtype), (b * (a.shape[0] / alpha)).to(dense.dtype))
+        layers[module] = (a.to(dense.dtype), (b * (a.shape[0] / layout.alpha)).to(dense.dtype))
     return Adapter.of(layers, adapter.head)
+
+
+def _plain_adapter(model: Model, single: Cohort, adapter: Adapter) -> Adapter:
+    """What one client's changes come to, module by module, with what is padding left out."""
+    layers, biases = {}, {}
+    changes = changes_of(model.layout, model.bases, stack_cohorts([single]))
+    for module, change in changes.items():
+        a, b = change.a[0], change.b[0]
+        used = (a.abs().sum(1) > 0) & (b.abs().sum(0) > 0)
+        used[0] = True  # a rank of zero is none
+        scale = int(used.sum()) / single.layout.alpha  # undoes the alpha / rank of whoever loads it
+        layers[module] = (a[used], b[:, used] * scale)
+        if change.offset is not None:
+            biases[module] = (b @ change.offset[0]) * scale
+    return Adapter.of(layers, adapter.head, biases)

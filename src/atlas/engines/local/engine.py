@@ -14,6 +14,7 @@ from atlas.engines.local.deliver import (
     choose_best,
     final_cohort,
     merge_held,
+    place_beside,
     replace_held,
     validate,
     whole_adapter,
@@ -146,17 +147,27 @@ class LocalEngine:
         one = group.shares == (1.0,) and all(len(found) <= 1 for found in offers.values())
         if group.deliver == "merge":
             taken = merge_held(group, offers, self.clock.seed)
+        elif group.deliver == "global":
+            taken = place_beside(group, offers)
         else:
             taken = (replace_held if one else choose_best)(group, offers)
         group.accepts.update({client: found.accept for client, found in taken.items()})
         replies: dict[str, Reply] = {}
         for client, found in taken.items():
-            # What was merged is no longer in the adapter; the client names what it added.
-            merged = group.deliver == "merge" and offers[client]
-            sha256 = adapter_sha256(offers[client][0] if merged else self._outgoing(group, client))
+            sha256 = adapter_sha256(self._kept(group, client, offers[client]))
             facts = {"accept": found.accept, "pick": found.pick, "sha256": sha256}
             replies[client] = encode({}, facts)
         return replies
+
+    def _kept(self, group: ClientGroup, client: str, offers: Sequence[Adapter]) -> Adapter:
+        """What a client has of a mixture after it was delivered."""
+        slot = group.arms["held"].slot
+        if slot is not None:
+            names = set(offers[0]) if offers else set()
+            return slot.cohort.take(client).only(names.__contains__)
+        # What was merged is no longer in the adapter; the client names what it added.
+        merged = group.deliver == "merge" and offers
+        return offers[0] if merged else self._outgoing(group, client)
 
     def _fingerprint(self, group: ClientGroup, asked: Mapping[str, Message]) -> dict[str, Reply]:
         settings = FingerprintSettings.model_validate(next(iter(asked.values())).facts["settings"])
@@ -204,7 +215,7 @@ class LocalEngine:
     def _adapter(self, group: ClientGroup, asked: Mapping[str, Message]) -> dict[str, Reply]:
         arm = next(iter(asked.values())).facts["arm"]
         cohort = final_cohort(group, arm, sorted(asked))
-        return {client: encode(whole_adapter(cohort, client), {}) for client in asked}
+        return {client: encode(whole_adapter(group.model, cohort, client), {}) for client in asked}
 
     def _save(self, group: ClientGroup, asked: Mapping[str, Message]) -> dict[str, Reply]:
         return {client: save_client(group, client) for client in asked}

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 
 from atlas.config.federation import TrainSettings
 from atlas.engines.local.groups import ClientGroup
+from atlas.federation.adapters.changes import scalar_betas
 from atlas.federation.batching.forward import stack_cohorts
+from atlas.federation.training.evaluate import mean_betas
 from atlas.federation.training.loop import Clock, Course, Fitted, StepProgress
 from atlas.federation.training.parallel import fit_on_cores
 from atlas.federation.training.step import Anchor, Moments
@@ -24,7 +27,7 @@ def fit_group(
     settings: TrainSettings,
     clock: Clock,
     progress: StepProgress | None = None,
-) -> dict[str, dict[str, float]]:
+) -> dict[str, dict[str, Any]]:
     """Train `clients` of a group, their shadows and personal adapters on the same batches.
 
     Nothing is written unless the whole stack trains, so a failure leaves every client as it was.
@@ -32,7 +35,8 @@ def fit_group(
     were before the round.
 
     Returns:
-        Facts per client (loss and steps of its held adapter); clients that blew up are left out.
+        Facts per client (loss, steps and gates of its held adapter); clients that blew up are left
+        out.
     """
     arms = [arm for arm in TRAINED_ARMS if arm in group.arms]
     stack = stack_cohorts([group.arms[arm].select(clients) for arm in arms])
@@ -49,9 +53,11 @@ def fit_group(
         group.write(arm, owners, {k: v[rows] for k, v in fitted.stack.tensors.items()})
         if settings.keep_moments:
             _keep(group, arm, owners, fitted, rows)
+    betas = _betas(group, fitted, clients)
     return {
         client: {"loss": float(fitted.losses[row]), "steps": int(fitted.steps[row])}
         | _carried_bytes(fitted, row, client in group.splits)
+        | betas[row]
         for row, client in enumerate(clients)
         if sound[row]
     }
@@ -63,6 +69,21 @@ def _carried_bytes(fitted: Fitted, row: int, split: bool) -> dict[str, float]:
         return {}
     wire = fitted.wire
     return {"split_up": wire.up.get(row, 0), "split_down": wire.down.get(row, 0)}
+
+
+def _betas(
+    group: ClientGroup, fitted: Fitted, clients: Sequence[str]
+) -> list[dict[str, list[float]]]:
+    """What stands beside the adapter counts in each module, of the rows of held adapters."""
+    stack = fitted.stack
+    if stack.beside is None:
+        return [{}] * len(clients)
+    held = stack.rows(torch.arange(len(clients), device=stack.labels.device))
+    if group.model.layout.gate == "input":
+        betas = mean_betas(group.store, held, [group.lesson(client).train for client in clients])
+    else:
+        betas = scalar_betas(group.model.layout, held)
+    return [{"beta": row} for row in betas.tolist()]
 
 
 def finite_rows(fitted: Fitted) -> list[bool]:

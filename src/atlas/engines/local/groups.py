@@ -16,7 +16,7 @@ import torch
 
 from atlas.config.federation import Weighing
 from atlas.federation.adapters.adapter import Adapter, adapter_shapes
-from atlas.federation.adapters.cohort import Cohort
+from atlas.federation.adapters.cohort import Cohort, Slot
 from atlas.federation.batching.forward import Model, stack_cohorts
 from atlas.federation.batching.store import ExampleStore, Part
 from atlas.federation.clients import Holder
@@ -49,7 +49,8 @@ class ClientGroup:
             data makes it.
         accepting: Where there is a choice: all of the mixture unless one's own adapter is clearly
             better, or the fittest share at once.
-        deliver: Whether a mixture takes an adapter's place or is merged; see `Strategy`.
+        deliver: Whether a mixture takes an adapter's place, is merged, or stands beside it; see
+            `Strategy`.
         splits: Blocks that a client runs itself, where a server runs the rest.
         moments: Optimiser moments and step counts by arm, where they are kept.
         accepts: Share of the mixture each client took last.
@@ -66,7 +67,7 @@ class ClientGroup:
     margin: float = 1.0
     shares: tuple[float, ...] = (1.0,)
     accepting: Literal["unless worse", "fittest"] = "unless worse"
-    deliver: Literal["replace", "merge"] = "replace"
+    deliver: Literal["replace", "merge", "global"] = "replace"
     splits: dict[str, int] = field(default_factory=dict)
     moments: dict[str, tuple[Moments, torch.Tensor]] = field(default_factory=dict)
     accepts: dict[str, float] = field(default_factory=dict)
@@ -129,12 +130,17 @@ class ClientGroup:
 
 
 def save_client(group: ClientGroup, client: str) -> bytes:
-    """Everything a client needs to go on: adapters, dense changes, moments, accept."""
+    """Everything a client needs to go on: adapters, what is beside them, moments, accept."""
     tensors: dict[str, torch.Tensor] = {}
+    ready: frozenset[str] = frozenset()
     for arm, cohort in group.arms.items():
         tensors |= {f"arm|{arm}|{name}": value for name, value in cohort.take(client).items()}
         dense = cohort.deltas.get(client, {})
         tensors |= {f"delta|{arm}|{module}": value for module, value in dense.items()}
+        if cohort.slot:
+            ready = cohort.slot.ready.get(client, frozenset())
+            given = cohort.slot.cohort.take(client)
+            tensors |= {f"slot|{arm}|{name}": value for name, value in given.items()}
     for arm, (moments, made) in group.moments.items():
         row = group.arms[arm].places[client]
         if not int(made[row]):
@@ -143,7 +149,7 @@ def save_client(group: ClientGroup, client: str) -> bytes:
             tensors[f"first|{arm}|{name}"] = first[row].clone()
             tensors[f"second|{arm}|{name}"] = second[row].clone()
         tensors[f"made|{arm}|"] = made[row].reshape(1).clone()
-    return encode(tensors, {"accept": group.accepts.get(client)})
+    return encode(tensors, {"accept": group.accepts.get(client), "ready": sorted(ready)})
 
 
 def load_clients(group: ClientGroup, messages: Mapping[str, Message]) -> None:
@@ -162,7 +168,12 @@ def load_clients(group: ClientGroup, messages: Mapping[str, Message]) -> None:
             if parts["delta", arm]:
                 dense[client] = {m: value.to(like) for m, value in parts["delta", arm].items()}
         loaded = cohort.put({client: parts["arm", arm] for client, parts in saved.items()})
-        group.arms[arm] = replace(loaded, deltas=dense)
+        slot = cohort.slot
+        if slot:
+            given = slot.cohort.put({client: parts["slot", arm] for client, parts in saved.items()})
+            came = {client: frozenset(m.facts.get("ready", ())) for client, m in messages.items()}
+            slot = Slot(given, {**slot.ready, **came})
+        group.arms[arm] = replace(loaded, deltas=dense, slot=slot)
         if arm in group.moments or any(parts["made", arm] for parts in saved.values()):
             group.moments[arm] = _put_moments(group, arm, saved)
     for client, message in messages.items():
@@ -183,6 +194,11 @@ def _read_state(group: ClientGroup, client: str, message: Message) -> SavedParts
         layout, member = cohort.layout, cohort.members[cohort.places[client]]
         if _shapes(parts["arm", arm]) != adapter_shapes(layout, member):
             raise ValueError(f"saved adapter of {client} does not fit its ranks and labels")
+        beside = adapter_shapes(layout.beside(), member) if cohort.slot else {}
+        if _shapes(parts["slot", arm]) != beside:
+            raise ValueError(f"what was saved beside the adapter of {client} does not fit it")
+        if cohort.slot and not set(message.facts.get("ready", ())) <= set(layout.modules):
+            raise ValueError(f"something was saved beside modules that {client} does not adapt")
         sides = zip(layout.modules, layout.widths, strict=True)
         dense = {module: (d_out, d_in) for module, (d_in, d_out) in sides}
         if parts["delta", arm] and _shapes(parts["delta", arm]) != dense:

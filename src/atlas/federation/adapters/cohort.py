@@ -1,7 +1,8 @@
 """All adapters of the clients that share a backbone, stacked and zero-padded.
 
-Every tensor of a cohort has the client as dimension 0: A [n, R, d_in], B [n, d_out, R], weights
-[n, L, d_in] and biases [n, L] of heads, with R the largest rank and L the largest label count.
+Every tensor of a cohort has the client as dimension 0: A [n, R, d_in], B [n, d_out, R], cores
+[n, R, R] and [n, R], weights [n, L, d_in] and biases [n, L] of heads, with R the largest rank and L
+the largest label count.
 Slots a client does not use are zero and stay zero under any optimiser step, so a padded cohort
 trains exactly like n separate adapters.
 """
@@ -22,8 +23,8 @@ from atlas.federation.adapters.adapter import (
     Member,
     adapter_shapes,
     body_of,
-    factors_of,
     initial_adapter,
+    is_gate,
     is_head,
 )
 from atlas.ops.lowrank.factors import Layer
@@ -43,6 +44,8 @@ class Cohort:
         trains: Which factors local training moves.
         deltas: Dense changes [d_out, d_in] by client and module, which a client adds to the
             backbone beside its adapter and keeps to itself. Clients without any are left out.
+        slot: What was delivered to stand beside the clients' own adapters, where a gate weighs the
+            two; None where mixtures take the adapters' places.
     """
 
     layout: Layout
@@ -50,6 +53,7 @@ class Cohort:
     tensors: dict[str, Tensor]
     trains: Trains = "both"
     deltas: Mapping[str, Mapping[str, Tensor]] = field(default_factory=dict)
+    slot: Slot | None = None
 
     @cached_property
     def clients(self) -> tuple[str, ...]:
@@ -71,12 +75,20 @@ class Cohort:
         return torch.tensor([member.ranks[module] for member in self.members])
 
     def scales(self, module: int) -> Tensor:
-        """Every client's alpha / rank in one module, float64 [n]."""
-        return self.layout.alpha / self.ranks(module).to(torch.float64)
+        """Every client's alpha / rank in one module, float64 [n]; of a core one."""
+        ranks = self.ranks(module).to(torch.float64)
+        return torch.ones_like(ranks) if self.layout.place(module) else self.layout.alpha / ranks
 
     def layer(self, module: int) -> Layer:
-        """One module's factors with every client's rank and scale, all on one device."""
-        a, b = factors_of(self.tensors, self.layout.modules[module])
+        """One module's factors with every client's rank and scale, all on one device.
+
+        A core [P - I, Q] is told as I times itself: what is around it is orthonormal and the same
+        for all, so norms of and distances between such products are those of the changes.
+        """
+        a, b = (self.tensors[name] for name in self.layout.parts(module))
+        if self.layout.place(module):
+            a, size = torch.cat([a, b[:, :, None]], dim=2), b.shape[1]
+            b = torch.eye(size, dtype=a.dtype, device=a.device).expand(len(a), size, size)
         return Layer(a, b, self.ranks(module).to(a.device), self.scales(module).to(a.device))
 
     def index(self, clients: Sequence[str]) -> Tensor:
@@ -123,14 +135,46 @@ class Cohort:
             for name, value in self.tensors.items()
         }
         deltas = {client: self.deltas[client] for client in clients if client in self.deltas}
-        return replace(self, members=members, tensors=tensors, deltas=deltas)
+        slot = self.slot and self.slot.select(clients)
+        return replace(self, members=members, tensors=tensors, deltas=deltas, slot=slot)
 
     def without_heads(self) -> Cohort:
-        """What a server that never sees heads keeps."""
+        """What a server that never sees heads and gates keeps."""
         members = tuple(replace(member, label_set=()) for member in self.members)
-        tensors = {k: v for k, v in self.tensors.items() if not is_head(k)}
-        layout = replace(self.layout, head=())
-        return replace(self, layout=layout, members=members, tensors=tensors)
+        tensors = {k: v for k, v in self.tensors.items() if not is_head(k) and not is_gate(k)}
+        return replace(self, layout=self.layout.beside(), members=members, tensors=tensors)
+
+
+@dataclass(frozen=True)
+class Slot:
+    """What was delivered to clients to stand beside their own adapters; it is not trained.
+
+    Attributes:
+        cohort: The adapters, of the same clients and sizes; no change where nothing came yet.
+        ready: Modules that something was delivered for, by client. Until then a gate acts as zero
+            and is not trained.
+    """
+
+    cohort: Cohort
+    ready: Mapping[str, frozenset[str]] = field(default_factory=dict)
+
+    def select(self, clients: Sequence[str]) -> Slot:
+        """What stands beside the adapters of some clients, in that order."""
+        return Slot(self.cohort.select(clients), self.ready)
+
+    def take(self, adapters: Mapping[str, Mapping[str, Tensor]]) -> Slot:
+        """With what was delivered to some clients; what is not given stays."""
+        ready = dict(self.ready)
+        layout = self.cohort.layout
+        for client, adapter in adapters.items():
+            came = {m for i, m in enumerate(layout.modules) if layout.parts(i)[0] in adapter}
+            ready[client] = ready.get(client, frozenset()) | came
+        return Slot(self.cohort.put(adapters), ready)
+
+    def without(self, clients: Iterable[str]) -> Slot:
+        """With nothing beside the adapters of some clients."""
+        gone = set(clients)
+        return replace(self, ready={c: r for c, r in self.ready.items() if c not in gone})
 
 
 def _corner(value: Tensor, shape: tuple[int, ...]) -> Tensor:

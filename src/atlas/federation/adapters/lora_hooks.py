@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -29,23 +29,60 @@ def only_row(row: int) -> Iterator[None]:
 
 
 @dataclass(frozen=True)
+class TokenGate:
+    """Weighs two adapters of a module, token by token: beta = sigmoid(w x) of the second.
+
+    The mean over a text's tokens, which others take, would tell a causal model's first tokens what
+    comes after them.
+
+    Attributes:
+        w: [n, D_in].
+        ready: One where there is a second adapter, zero where beta acts as zero [n].
+        first: Ranks of the first adapter; those after them are the second's.
+    """
+
+    w: Tensor
+    ready: Tensor
+    first: int
+
+    def beta(self, x: Tensor) -> Tensor:
+        """What the second adapter counts at every token of [n, tokens, D_in], [n, tokens, 1]."""
+        looked = torch.bmm(x.to(self.w.dtype), self.w[:, :, None])
+        return torch.sigmoid(looked) * self.ready[:, None, None]
+
+    def weigh(self, low: Tensor, x: Tensor) -> Tensor:
+        """What lies between A and B of both adapters [n, tokens, R], weighed."""
+        beta = self.beta(x)
+        own, given = low[..., : self.first], low[..., self.first :]
+        return torch.cat([own * (1 - beta), given * beta], dim=2)
+
+
+@dataclass(frozen=True)
 class LoraChange:
-    """One module's changes.
+    """One module's changes: B (A x + offset), and what stands beside it.
 
     Attributes:
         a: [n, R, D_in].
         b: Scaled [n, D_out, R].
         dense: A whole change of each row [D_out, D_in] beside that, or None; empty if no row has
             one.
+        offset: What is added between A and B whatever the token, [n, R]; None for nothing.
+        gate: Weighs the first ranks against the others; None if all count as they are.
     """
 
     a: Tensor
     b: Tensor
     dense: Sequence[Tensor | None] = ()
+    offset: Tensor | None = None
+    gate: TokenGate | None = None
 
     def onto(self, output: Tensor, x: Tensor) -> Tensor:
         """A module's output [n, tokens, D_out] with what is added for its inputs."""
         low = torch.bmm(x.to(self.a.dtype), self.a.transpose(1, 2))
+        if self.offset is not None:
+            low = low + self.offset[:, None]
+        if self.gate is not None:
+            low = self.gate.weigh(low, x)
         if output.dtype == self.b.dtype:
             found = torch.baddbmm(output, low, self.b.transpose(1, 2))
         else:
@@ -79,7 +116,14 @@ class LoraChange:
     def of_row(self, row: int) -> LoraChange:
         """What is added in one row."""
         here = slice(row, row + 1)
-        return LoraChange(self.a[here], self.b[here], self.dense[here])
+        offset, gate = self.offset, self.gate
+        return LoraChange(
+            self.a[here],
+            self.b[here],
+            self.dense[here],
+            None if offset is None else offset[here],
+            None if gate is None else replace(gate, w=gate.w[here], ready=gate.ready[here]),
+        )
 
 
 @dataclass(frozen=True)

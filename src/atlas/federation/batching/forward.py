@@ -11,14 +11,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from atlas.federation.adapters.adapter import Layout, factors_of, head_names, is_a
+from atlas.federation.adapters.adapter import Factors, Layout, head_names, is_a
+from atlas.federation.adapters.changes import Beside, changes_of
 from atlas.federation.adapters.cohort import Cohort
 from atlas.federation.adapters.lora_hooks import LoraChange, Projected
 from atlas.federation.batching.backbone import ACTIVATIONS, Backbone
@@ -130,6 +131,7 @@ class Model:
         first_block: Blocks below this one have no adapters.
         prefix: Keeps what those blocks put out; None to compute it for every batch.
         autocast: Precision of products while adapters are active; None for that of the weights.
+        bases: Frozen A [r, d_in] and B [d_out, r] around every core, by module.
     """
 
     backbone: Backbone
@@ -137,6 +139,7 @@ class Model:
     first_block: int
     prefix: PrefixCache | None = None
     autocast: torch.dtype | None = None
+    bases: Mapping[str, Factors] = field(default_factory=dict)
 
     def starting_at(self, block: int) -> Model:
         """The same model, with texts entering at a lower block."""
@@ -157,6 +160,7 @@ class Stack:
         labels: Label count of each row; zero for causal tasks.
         still: Rows whose A is not trained [n]; None if there are none.
         deltas: Dense changes of each row by module, [d_out, d_in]; empty if no row has any.
+        beside: What was delivered to stand beside the rows' adapters; None if nothing ever is.
     """
 
     tensors: dict[str, Tensor]
@@ -164,6 +168,7 @@ class Stack:
     labels: Tensor
     still: Tensor | None = None
     deltas: tuple[Mapping[str, Tensor], ...] = ()
+    beside: Beside | None = None
 
     def rows(self, index: Tensor) -> Stack:
         """The stack of some rows only."""
@@ -173,6 +178,7 @@ class Stack:
             self.labels.index_select(0, index),
             None if self.still is None else self.still.index_select(0, index),
             tuple(self.deltas[row] for row in index.tolist()) if self.deltas else (),
+            None if self.beside is None else self.beside.rows(index),
         )
 
     def moving(self, name: str) -> Tensor:
@@ -196,19 +202,13 @@ def stack_cohorts(cohorts: Sequence[Cohort]) -> Stack:
     deltas = tuple(c.deltas.get(client, {}) for c in cohorts for client in c.clients)
     some_still = any(c.trains == "b" for c in cohorts)
     return Stack(
-        tensors, scales, labels, still if some_still else None, deltas if any(deltas) else ()
+        tensors,
+        scales,
+        labels,
+        still if some_still else None,
+        deltas if any(deltas) else (),
+        Beside.of(cohorts),
     )
-
-
-def changes_of(model: Model, stack: Stack) -> dict[str, LoraChange]:
-    """What the adapters of a stack add, by module."""
-    found = {}
-    for i, module in enumerate(model.layout.modules):
-        a, b = factors_of(stack.tensors, module)
-        dense = [row.get(module) for row in stack.deltas]
-        scaled = b * stack.scales[i].to(b.dtype)[:, None, None]
-        found[module] = LoraChange(a, scaled, dense if any(d is not None for d in dense) else ())
-    return found
 
 
 @contextmanager
@@ -224,7 +224,7 @@ def adapters_active(model: Model, stack: Stack) -> Iterator[dict[str, LoraChange
     linears: dict[str, nn.Linear] = {}
     for block in range(model.first_block, model.backbone.depth):
         linears.update(model.backbone.linears(block))
-    changes, handles = changes_of(model, stack), []
+    changes, handles = changes_of(model.layout, model.bases, stack), []
     try:
         for module, change in changes.items():
             handles.append(linears[module].register_forward_hook(change.hook()))

@@ -21,7 +21,13 @@ from pydantic import (
 )
 
 from atlas.config.plan import Count, FingerprintSettings, Positive
-from atlas.federation.adapters.adapter import factor_names, head_names
+from atlas.federation.adapters.adapter import (
+    bias_name,
+    core_names,
+    factor_names,
+    gate_name,
+    head_names,
+)
 from atlas.federation.exchange.message import Message, MessageError
 
 SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
@@ -118,6 +124,11 @@ class FitReply(Facts):
     examples: Positive = Field(description="all training examples of the client: its weight")
     steps: Positive = Field(description="optimiser steps made")
     loss: float = Field(description="mean training loss of the steps, without any penalty")
+    beta: list[Annotated[float, Field(ge=0, le=1)]] = Field(
+        default_factory=list,
+        description="there if something may stand beside the adapter: what that counts in every "
+        "adapted module, after training",
+    )
     split_up: Count = Field(
         0, description="there if blocks are split: bytes of the messages with activations"
     )
@@ -158,7 +169,8 @@ class DeliverReply(Facts):
     sha256: str = Field(
         pattern="^[0-9a-f]{64}$",
         description="`adapter_sha256` of the part of its held adapter that travels (with accept 1 "
-        "that of the offer); where a mixture was merged, of the offer",
+        "that of the offer); where a mixture was merged, of the offer; where it stands beside the "
+        "adapter, of what now does, as far as it was offered",
     )
 
 
@@ -195,16 +207,28 @@ class SavedState(Facts):
     """What is told of a client's saved state."""
 
     accept: TakenShare | None = Field(description="the share last taken; null if nothing ever was")
+    ready: list[str] = Field(
+        default_factory=list,
+        description="modules for which something was delivered to stand beside its adapter",
+    )
 
 
 ANY = ".+"
 _A, _B = factor_names(ANY)
+_P, _Q = core_names(ANY)
 _WEIGHT, _BIAS = head_names(ANY)
 ADAPTER = {
     _A: "[rank, d_in] of a module",
     _B: "[d_out, rank] of a module, which adds alpha / rank * B A",
+    _P: "[rank, rank] of a core: P - I",
+    _Q: "[rank] of a core",
     _WEIGHT: "[d_out, d_in] of a head layer; of the last, d_out is the labels",
     _BIAS: "[d_out] of a head layer",
+}
+WHOLE = {
+    **ADAPTER,
+    gate_name(ANY): "[1] or [d_in]: how a module weighs its own adapter and the one beside it",
+    bias_name(ANY): "[d_out] of a module, which adds alpha / rank times it: what cores come to",
 }
 OFFERS = {rf"\d+\|{name}": f"in the offer of that number: {what}" for name, what in ADAPTER.items()}
 SKETCHES = {
@@ -213,7 +237,8 @@ SKETCHES = {
 }
 _ARM = r"\|(held|shadow|personal)\|"
 STATE = {
-    **{f"arm{_ARM}{name}": f"of the adapter: {what}" for name, what in ADAPTER.items()},
+    **{f"arm{_ARM}{name}": f"of the adapter: {what}" for name, what in WHOLE.items()},
+    **{f"slot{_ARM}{name}": f"of what is beside it: {what}" for name, what in ADAPTER.items()},
     f"delta{_ARM}{ANY}": "[d_out, d_in] of a module: the dense change merged so far",
     f"(first|second){_ARM}{ANY}": "moments of a tensor, padded as the engine stacks it",
     f"made{_ARM}": "[1] int64: optimiser steps the moments are of",

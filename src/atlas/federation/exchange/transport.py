@@ -7,8 +7,9 @@ every engine to them, and what the server really sends.
 From one ask to the next a client keeps to itself: the adapter it `held`; a `shadow` of it that is
 trained on the same batches and given no mixture, where the run compares with training alone; a
 `personal` adapter, where the strategy trains one beside the held one; dense changes, where mixtures
-are merged; optimiser moments, where settings keep them; its ranks; and where its blocks are split.
-All of its adapters start as `adapters.adapter.initial_adapter`.
+are merged; what was delivered to stand beside the held adapter, and for which modules; optimiser
+moments, where settings keep them; its ranks; and where its blocks are split. All of its adapters
+start as `adapters.adapter.initial_adapter`.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from atlas.federation.exchange.contents import (
     OFFERS,
     SKETCHES,
     STATE,
+    WHOLE,
     AdapterRequest,
     AssignReply,
     AssignRequest,
@@ -144,10 +146,11 @@ CONTRACTS: Mapping[TaskName, TaskContract] = {
         "that one is taken whole unless the held adapter is better by `keep_margin` standard "
         "errors; then, or if relation.eta is `auto`, the best of all `SHARES` of all offers is "
         "taken, ties to share 0, then to 1, then to the smaller. Of no offers nothing is taken "
-        "(accept 0).",
+        "(accept 0). Where mixtures stand beside adapters the one offer is taken whole.",
         changes="What travels of the held adapter is that share of the mixture. Merging adds all "
-        "of it to the dense changes and starts the factors again; only the head is replaced.",
-        fails="There is more than one mixture to merge.",
+        "of it to the dense changes and starts the factors again; only the head is replaced. What "
+        "stands beside the held adapter is replaced, and the adapter stays.",
+        fails="There is more than one mixture to merge or to stand beside the adapter.",
         again="goes on",
     ),
     "evaluate": TaskContract(
@@ -161,9 +164,11 @@ CONTRACTS: Mapping[TaskName, TaskContract] = {
     ),
     "adapter": TaskContract(
         Content(AdapterRequest),
-        Content(tensors=ADAPTER),
-        does="Hands over what it ends with, parts that never travel included. Dense changes are "
-        "factored with it, so its ranks may be others than the client's.",
+        Content(tensors=WHOLE),
+        does="Hands over what it ends with, parts that never travel included, as A and B. Dense "
+        "changes are factored with it, and what stands beside it is put next to it, so its ranks "
+        "may be others than the client's. Where a gate looks at the token there is no such form, "
+        "and it fails.",
     ),
     "save": TaskContract(
         Content(),

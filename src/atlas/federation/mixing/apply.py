@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from atlas.config.plan import RelationSettings
-from atlas.federation.adapters.adapter import Member, factor_names, heads_of
+from atlas.federation.adapters.adapter import Member, heads_of
 from atlas.federation.adapters.cohort import Cohort
 from atlas.federation.server import RunPlan, ServerState
 from atlas.federation.strategies.base import View
@@ -34,6 +34,8 @@ from atlas.ops.lowrank.mixing import (
 )
 from atlas.ops.lowrank.mixing_sparse import SPARSE_MIXERS, mix_linear, stack_sparse
 
+SPACES = {"core": "product"}
+"""Where plain adapters are mixed in a space that is none of theirs."""
 Weights = Tensor | SharedRows
 """Row-stochastic [n, n]; as a tensor also one per module, [modules, n, n]."""
 
@@ -86,7 +88,8 @@ def mix_cohort(cohort: Cohort, weights: Weights, *, space: str, heads: str) -> C
         cohort: The adapters as trained.
         weights: W [n, n], as sparse rows or a matrix, or one matrix per module [modules, n, n].
         space: A name in `ops.mixing.MIXERS`, which keep ranks, or `stack`, in which members come
-            back with the ranks of all they learn from.
+            back with the ranks of all they learn from. Cores are mixed as they are in every space,
+            for what is around them is the same for all.
         heads: `mix` (between clients of one label set) or `personal` (left alone).
     """
     if isinstance(weights, SharedRows):
@@ -94,14 +97,16 @@ def mix_cohort(cohort: Cohort, weights: Weights, *, space: str, heads: str) -> C
     mixed, ranks = dict(cohort.tensors), []
     layers = len(cohort.layout.modules)
     per_module = weights if weights.dim() == 3 else weights.expand(layers, -1, -1)
-    for i, module in enumerate(cohort.layout.modules):
-        layer = cohort.layer(i)
+    for i in range(layers):
+        layer, names = cohort.layer(i), cohort.layout.parts(i)
         w = per_module[i].to(layer.a.device)
-        if space == "stack":
-            a, b, size = stack_factors(*layer, w)
+        if cohort.layout.place(i):
+            both, size = [mix_rows(mixed[name], w) for name in names], layer.ranks
+        elif space == "stack":
+            *both, size = stack_factors(*layer, w)
         else:
-            (a, b), size = MIXERS[space](*layer, w), layer.ranks
-        mixed.update(zip(factor_names(module), (a, b), strict=True))
+            both, size = [*MIXERS[SPACES.get(space, space)](*layer, w)], layer.ranks
+        mixed.update(zip(names, both, strict=True))
         ranks.append(size.tolist())
     if heads == "mix":
         overall = weights.mean(0) if weights.dim() == 3 else weights
@@ -114,13 +119,15 @@ def mix_cohort(cohort: Cohort, weights: Weights, *, space: str, heads: str) -> C
 def mix_sparsely(cohort: Cohort, weights: SharedRows, *, space: str, heads: str) -> Cohort:
     """Apply sparse rows to a cohort; arguments as in `mix_cohort`."""
     mixed, ranks = dict(cohort.tensors), []
-    for i, module in enumerate(cohort.layout.modules):
-        layer = cohort.layer(i)
-        if space == "stack":
-            a, b, size = stack_sparse(*layer, weights)
+    for i in range(len(cohort.layout.modules)):
+        layer, names = cohort.layer(i), cohort.layout.parts(i)
+        if cohort.layout.place(i):
+            both, size = [mix_linear(mixed[name], weights) for name in names], layer.ranks
+        elif space == "stack":
+            *both, size = stack_sparse(*layer, weights)
         else:
-            (a, b), size = SPARSE_MIXERS[space](*layer, weights), layer.ranks
-        mixed.update(zip(factor_names(module), (a, b), strict=True))
+            both, size = [*SPARSE_MIXERS[SPACES.get(space, space)](*layer, weights)], layer.ranks
+        mixed.update(zip(names, both, strict=True))
         ranks.append(size.tolist())
     if heads == "mix":
         sets = canonical([member.label_set for member in cohort.members])

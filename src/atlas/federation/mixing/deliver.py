@@ -17,7 +17,6 @@ from atlas.federation.adapters.adapter import (
     adapter_sha256,
     adapter_shapes,
     factor_names,
-    factors_of,
 )
 from atlas.federation.adapters.cohort import Cohort
 from atlas.federation.exchange.message import Message, MessageError, encode
@@ -44,10 +43,9 @@ def cluster_distance(cohort: Cohort, clusters: Sequence[int] | None) -> float | 
         return None
     one, two = torch.tensor(pairs).T
     squares = torch.zeros(len(pairs), dtype=torch.float64)
-    for number, module in enumerate(cohort.layout.modules):
-        a, b = (part.to(torch.float64) for part in factors_of(cohort.tensors, module))
-        scales = cohort.scales(number).to(a.device)
-        b = b * scales[:, None, None]
+    for number in range(len(cohort.layout.modules)):
+        layer = cohort.layer(number)
+        a, b = layer.a.double(), layer.b.double() * layer.scales[:, None, None]
         squares += product_gap((a[one], b[one]), (a[two], b[two])).cpu()
     return float(squares.sqrt().mean())
 
@@ -103,12 +101,12 @@ def check_offers(
 
     Raises:
         ValueError: If one is not of the client's names, shapes and dtype. A mixture to merge may
-            be of any rank, but must be the only one.
+            be of any rank; one to merge or to stand beside an adapter must be the only one.
     """
     dtype = next(iter(cohort.tensors.values())).dtype
     for client, mixtures in offers.items():
-        if delivery == "merge" and len(mixtures) > 1:
-            raise ValueError(f"{client} was offered {len(mixtures)} mixtures to merge")
+        if delivery != "replace" and len(mixtures) > 1:
+            raise ValueError(f"{client} was offered {len(mixtures)} mixtures at once")
         for mixture in mixtures:
             member = cohort.members[cohort.places[client]]
             if delivery == "merge":
@@ -142,11 +140,13 @@ def deliver(
     """Send the clients of `mixed` their mixtures; returns what each took.
 
     Those in `own` hold the result already. They are sent no tensors, unless their reply was
-    refused: then they get back the last good adapter the server has of them.
+    refused: then they get back the last good adapter the server has of them, where it would take
+    the place of what they hold.
     """
     payloads, sent = {}, {}
+    again = server.refused if rule.deliver != "global" else set()
     for client in mixed[0].clients:
-        news = client not in own or client in server.refused
+        news = client not in own or client in again
         adapters = [c.take(client).only(rule.travels) for c in mixed] if news else []
         payloads[client] = pack_mixtures(adapters, {"round": server.round})
         sent[client] = [adapter_sha256(adapter) for adapter in adapters]

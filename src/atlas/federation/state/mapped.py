@@ -106,7 +106,9 @@ class DiskCohort(Cohort):
         """The sub-cohort of `clients` in memory."""
         found = super().select(clients)
         self.file.release()
-        return Cohort(found.layout, found.members, found.tensors, found.trains, found.deltas)
+        return Cohort(
+            found.layout, found.members, found.tensors, found.trains, found.deltas, found.slot
+        )
 
     def release(self) -> None:
         """Give the pages back that were read."""

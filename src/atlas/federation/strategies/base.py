@@ -16,12 +16,14 @@ from torch import Tensor
 from atlas.config.messages import nearest
 from atlas.config.plan import RelationSettings
 from atlas.errors import InputError
-from atlas.federation.adapters.adapter import is_a, is_head
+from atlas.federation.adapters.adapter import is_a, is_gate, is_head
 from atlas.federation.adapters.cohort import Trains
 from atlas.ops.graph.sparse_rows import SharedRows
 
 Looks = Literal["nothing", "fingerprints", "clusters"]
 """What is found out of the clients before the first round."""
+AdapterKind = Literal["lora", "pq"]
+Delivery = Literal["replace", "merge", "global"]
 
 
 @dataclass(frozen=True)
@@ -61,7 +63,9 @@ class Strategy:
     Attributes:
         name: Registry name.
         relation: Gives W.
-        space: Where W acts: one of `ops.mixing.MIXERS`, or `stack` (`ops.lowrank.mixing`).
+        space: Where W acts: one of `ops.mixing.MIXERS`, `stack` (`ops.lowrank.mixing`), or `core`:
+            cores of all clients are mixed, whatever their backbones.
+        adapter: What clients train unless settings say otherwise: `lora`, A and B, or `pq`, cores.
         heads: `mix` within label sets, or `personal`: heads never leave the client.
         reach: Who receives a mixture: `all` clients, or those `present` this round.
         keep_best: Whether clients accept mixtures by their validation data.
@@ -70,15 +74,17 @@ class Strategy:
         anchor: What local training is pulled to: `start` (the adapter of the round's start), or
             `global` (a personal adapter beside the held one is pulled to what was delivered).
         trains: Which factors local training moves; an A that is not trained is not sent either.
-        deliver: What becomes of a mixture: it takes the adapter's place (`replace`), or is added
-            to a dense change that the client keeps to itself, and the adapter starts again
-            (`merge`).
+        deliver: What becomes of a mixture: it takes the adapter's place (`replace`), is added to a
+            dense change that the client keeps to itself, and the adapter starts again (`merge`), or
+            stands beside the adapter, untrained, and a gate of the client weighs the two
+            (`global`).
         about: What sets it apart, in a line for `atlas strategies`.
     """
 
     name: str
     relation: Relation
-    space: Literal["product", "svd", "factors", "b", "stack"] = "product"
+    space: Literal["product", "svd", "factors", "b", "stack", "core"] = "product"
+    adapter: AdapterKind = "lora"
     heads: Literal["mix", "personal"] = "mix"
     reach: Literal["all", "present"] = "all"
     keep_best: bool = False
@@ -86,13 +92,15 @@ class Strategy:
     plans: Looks = "nothing"
     anchor: Literal["none", "start", "global"] = "none"
     trains: Trains = "both"
-    deliver: Literal["replace", "merge"] = "replace"
+    deliver: Delivery = "replace"
     about: str = ""
 
     def travels(self, name: str) -> bool:
         """Whether the tensor of that name ever leaves a client."""
         if is_head(name):
             return self.heads == "mix"
+        if is_gate(name):
+            return False
         return self.trains == "both" or not is_a(name)
 
 
@@ -104,6 +112,8 @@ def register(strategy: Strategy) -> Strategy:
     """Make a strategy known by its name; a name can be taken once."""
     if strategy.name in STRATEGIES:
         raise ValueError(f"strategy {strategy.name!r} is registered twice")
+    if strategy.deliver == "global" and strategy.heads != "personal":
+        raise ValueError(f"strategy {strategy.name!r}: heads do not stand beside each other")
     STRATEGIES[strategy.name] = strategy
     return strategy
 

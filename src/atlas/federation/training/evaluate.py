@@ -9,6 +9,8 @@ from functools import partial
 import numpy as np
 import torch
 
+from atlas.federation.adapters.changes import changes_of
+from atlas.federation.adapters.lora_hooks import LoraChange
 from atlas.federation.batching.forward import Model, Stack, adapters_active, run
 from atlas.federation.batching.store import ExampleStore, Rows
 from atlas.federation.clients import Example, Task
@@ -74,6 +76,50 @@ def _predict(stack: Stack, store: ExampleStore, parts: dict[int, Rows]) -> Predi
 def mean_losses(store: ExampleStore, stack: Stack, picks: Sequence[Rows]) -> list[float]:
     """Mean loss of every row on its own examples."""
     return [float(row.mean()) for row in predict_rows(store, stack, picks)[0]]
+
+
+@torch.no_grad()
+def mean_betas(store: ExampleStore, stack: Stack, picks: Sequence[Rows]) -> torch.Tensor:
+    """What stands beside an adapter counts on average, where a gate looks at the token.
+
+    Args:
+        store: Where the examples are.
+        stack: Adapters with gates.
+        picks: The examples of each row; some of them are looked at.
+
+    Returns:
+        By row and module [n, modules].
+    """
+    model = store.model
+    linears = {
+        name: linear
+        for block in range(model.first_block, model.backbone.depth)
+        for name, linear in model.backbone.linears(block).items()
+    }
+    found = []
+    for row, pick in enumerate(picks):
+        own = stack.rows(torch.tensor([row], device=stack.labels.device))
+        seen: dict[str, list[torch.Tensor]] = {module: [] for module in model.layout.modules}
+        handles = []
+        try:
+            for module, change in changes_of(model.layout, model.bases, own).items():
+                watch = partial(_watch, change, seen[module])
+                handles.append(linears[module].register_forward_pre_hook(watch))
+            # Whole: modules whose work is known or folded would not be called.
+            run(model, own, store.batch([pick[:GENERATION_BATCH]]), reading="whole")
+        finally:
+            for handle in handles:
+                handle.remove()
+        found.append(torch.stack([torch.cat(some).mean() for some in seen.values()]))
+    return torch.stack(found)
+
+
+def _watch(
+    change: LoraChange, seen: list[torch.Tensor], module: torch.nn.Module, args: tuple[torch.Tensor]
+) -> None:
+    del module
+    assert change.gate is not None
+    seen.append(change.gate.beta(args[0].reshape(1, -1, args[0].shape[-1])).flatten())
 
 
 def score_labels(

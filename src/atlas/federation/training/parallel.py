@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from concurrent.futures import CancelledError
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from threading import Event, Lock
 
@@ -155,7 +155,7 @@ def _joined(stack: Stack, hands: Sequence[Sequence[int]], parts: Sequence[Fitted
         wire.down |= {hand[row]: count for row, count in part.wire.down.items()}
         wire.payload += part.wire.payload
     return Fitted(
-        Stack(tensors, stack.scales, stack.labels, stack.still, stack.deltas),
+        replace(stack, tensors=tensors),
         whole([part.losses for part in parts]),
         whole([part.steps for part in parts]),
         moments,

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from atlas.config.federation import TrainSettings
-from atlas.federation.adapters.adapter import factors_of, heads_of, is_head
+from atlas.federation.adapters.adapter import Layout, is_core, is_gate, is_head
 from atlas.federation.batching.forward import Stack, run
 from atlas.federation.batching.store import ExampleStore, Rows
 from atlas.federation.training.split import Gradients, Wire, split_gradients
@@ -39,13 +39,15 @@ def shared_gradients(
     shares = deal_texts(store, picks, cores_for(store.labels.device))
     if len(shares) == 1:
         losses = run(store.model, stack, store.batch(picks)).client_losses()
-        grads = torch.autograd.grad(losses.sum(), values)
+        # Gates count for nothing where there is nothing to weigh.
+        grads = torch.autograd.grad(losses.sum(), values, materialize_grads=True)
         return losses, dict(zip(names, grads, strict=True))
     counts = torch.tensor([max(1, store.counts_of(pick).sum()) for pick in picks])
 
     def add_up(own: ExampleStore, share: Sequence[Rows]) -> list[Tensor]:
         losses = run(own.model, stack, own.batch(share)).losses.sum(1) / counts
-        return [losses.detach(), *torch.autograd.grad(losses.sum(), values)]
+        grads = torch.autograd.grad(losses.sum(), values, materialize_grads=True)
+        return [losses.detach(), *grads]
 
     parts = store.on_cores(add_up, shares)
     # In the order of the shares, not of their ends: the same bits every time.
@@ -96,13 +98,18 @@ class Anchor:
         there = {name: value.index_select(0, index) for name, value in self.tensors.items()}
         return Anchor(there, self.strength.index_select(0, index))
 
-    def cost(self, stack: Stack, index: Tensor, modules: Sequence[str]) -> Tensor:
-        """What the pull adds to the objectives of `stack`, the rows in `index` [n]."""
+    def cost(self, stack: Stack, index: Tensor, layout: Layout) -> Tensor:
+        """What the pull adds to the objectives of `stack`, the rows in `index` [n].
+
+        Cores lie between the same orthonormal factors: their numbers tell how far apart they are.
+        """
         there = self.rows(index)
-        pairs = (stack.tensors, there.tensors)
-        layers = [(factors_of(pairs[0], m), factors_of(pairs[1], m)) for m in modules]
-        heads = [(value, there.tensors[name]) for name, value in heads_of(stack.tensors).items()]
-        found = pull(layers, stack.scales, heads)
+        here = {name: (value, there.tensors[name]) for name, value in stack.tensors.items()}
+        plain = [i for i in range(len(layout.modules)) if not layout.place(i)]
+        factors = [[here[name] for name in layout.parts(i)] for i in plain]
+        layers = [((a[0], b[0]), (a[1], b[1])) for a, b in factors]
+        others = [pair for name, pair in here.items() if is_head(name) or is_core(name)]
+        found = pull(layers, [stack.scales[i] for i in plain], others)
         return there.strength.to(found.dtype) * found
 
 
@@ -195,11 +202,12 @@ class TrainingState:
         """The rates of rows, [n, 1] where all their tensors share one, else [n, P]."""
         rates = torch.tensor(turn.rates, dtype=torch.float64, device=like.device)
         head_factor = (settings.head_lr or settings.lr) / settings.lr
-        if head_factor == 1.0 and rows.still is None:
+        gate_factor = (settings.gate_lr or settings.lr) / settings.lr
+        if head_factor == gate_factor == 1.0 and rows.still is None:
             return per_client(rates, like)
 
         def own(name: str) -> Tensor:
-            factor = head_factor if is_head(name) else 1.0
+            factor = head_factor if is_head(name) else gate_factor if is_gate(name) else 1.0
             return rates * factor * rows.moving(name)
 
         return self.columns.each(own, like)
@@ -226,7 +234,7 @@ class TrainingState:
             losses = outcome.client_losses()
         if self.anchor is not None:
             # Each side of a split knows the adapters it trains, so the pull needs no message.
-            pulled = self.anchor.cost(moving, index, model.layout.modules)
+            pulled = self.anchor.cost(moving, index, model.layout)
             values = [moving.tensors[name] for name in names]
             more = torch.autograd.grad(pulled.sum(), values, materialize_grads=True)
             grads = {n: grads[n] + extra for n, extra in zip(names, more, strict=True)}

@@ -1,0 +1,121 @@
+"""Adapters that more than one backbone can share: cores, what is around them, and gates.
+
+Cores (P, Q) have the same size in every backbone; the frozen A and B around them are the backbone's
+own. Gates are there where what is delivered stands beside a client's own adapter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+
+from atlas.build.models import core_places, find_model, start_cohort
+from atlas.config.federation import FederationConfig
+from atlas.errors import InputError
+from atlas.federation.adapters.adapter import Factors, Gating, Layout, Member
+from atlas.federation.adapters.cohort import Cohort
+from atlas.federation.batching.forward import Model
+from atlas.federation.strategies.base import AdapterKind, Strategy
+from atlas.runs.seeds import generator
+
+
+def adapter_kind(config: FederationConfig, strategy: Strategy) -> AdapterKind:
+    """What clients train: what the settings say, or else the strategy.
+
+    Raises:
+        InputError: The strategy, or another setting, does not go with it.
+    """
+    kind = config.adapter.kind or strategy.adapter
+    if kind == "lora":
+        if strategy.space == "core":
+            raise InputError(
+                f"adapter.kind: lora, but {strategy.name} mixes cores; allowed: pq, null"
+            )
+        return kind
+    if strategy.deliver == "merge" or strategy.trains != "both":
+        raise InputError(
+            f"adapter.kind: pq, but {strategy.name} works on A and B, which cores leave frozen; "
+            "allowed: lora, null"
+        )
+    if config.ranks.method != "fixed" or config.adapter.ranks:
+        raise InputError(
+            "adapter.kind: pq, but cores are of one rank for all clients; set adapter.rank, "
+            "ranks.method=fixed and no adapter.ranks"
+        )
+    if config.split.point is not None:
+        raise InputError("adapter.kind: pq, but split.point is set; allowed: null")
+    return kind
+
+
+def find_models(
+    config: FederationConfig, strategy: Strategy, names: Sequence[str]
+) -> dict[str, Model]:
+    """The models of all backbones, with the adapters that strategy and settings ask for.
+
+    Raises:
+        InputError: If cores of one backbone have no match in another.
+    """
+    found = {name: find_model(config, name) for name in names}
+    if strategy.deliver == "global":
+        found = {n: _gated(model, config.adapter.gate) for n, model in found.items()}
+    if adapter_kind(config, strategy) == "lora":
+        return found
+    places = {n: core_places(model.backbone, config.adapter) for n, model in found.items()}
+    first = names[0]
+    for name in names:
+        if places[name] != places[first]:
+            raise InputError(
+                f"adapter.modules: {', '.join(places[name])} in {name}, but "
+                f"{', '.join(places[first])} in {first}; cores need a match in every backbone"
+            )
+    return {
+        n: replace(
+            model,
+            layout=replace(model.layout, cores=places[n]),
+            bases=_random_bases(model.layout, config.adapter.rank, config.seed),
+        )
+        for n, model in found.items()
+    }
+
+
+def _random_bases(layout: Layout, rank: int, seed: int) -> dict[str, Factors]:
+    found = {}
+    for module, (d_in, d_out) in zip(layout.modules, layout.widths, strict=True):
+        draw = generator(seed, "init", layout.backbone, module, "bases")
+        a, b = (
+            torch.linalg.qr(torch.from_numpy(draw.standard_normal((d, rank))))[0]
+            for d in (d_in, d_out)
+        )
+        found[module] = Factors(a.T.contiguous(), b)
+    return found
+
+
+def _gated(model: Model, gate: Gating) -> Model:
+    return replace(model, layout=replace(model.layout, gate=gate))
+
+
+def core_cohort(config: FederationConfig, model: Model, members: Sequence[Member]) -> Cohort:
+    """The cores of all clients, whatever their backbones, as a server keeps them."""
+    places = model.layout.cores
+    rank = config.adapter.rank
+    layout = Layout(
+        backbone="core",
+        modules=places,
+        widths=((rank, rank),) * len(places),
+        head=(),
+        alpha=model.layout.alpha,
+        cores=places,
+    )
+    return start_cohort(config, replace(model, layout=layout), without_labels(members))
+
+
+def beside(model: Model) -> Model:
+    """A model whose adapters are those that stand beside clients' own."""
+    return replace(model, layout=model.layout.beside())
+
+
+def without_labels(members: Sequence[Member]) -> list[Member]:
+    """Members as those know them who never see heads."""
+    return [replace(member, label_set=()) for member in members]
