@@ -103,3 +103,26 @@ def reloaded(first, config):
     second.state.round, second.state.examples = first.state.round, first.state.examples
     second.state.cohorts = first.state.cohorts
     return second
+
+
+def wide_tiny(folder, width=48, blocks=4):
+    """A random BERT of another width and depth than `tiny`, with its tokenizer, in a folder."""
+    import torch
+    from transformers import BertConfig, BertModel
+
+    from atlas.backbones.load import build_tiny
+
+    config = BertConfig(
+        vocab_size=261,
+        hidden_size=width,
+        num_hidden_layers=blocks,
+        num_attention_heads=4,
+        intermediate_size=2 * width,
+        max_position_embeddings=64,
+        initializer_range=0.3,
+    )
+    with torch.random.fork_rng():
+        torch.manual_seed(3)
+        BertModel(config).save_pretrained(folder)
+    build_tiny(torch.float32)[1].save_pretrained(folder)
+    return str(folder)

@@ -174,6 +174,7 @@ TWINS = {
     "stack": exact_mixture,
     "factors": padded_mixture,
     "b": mixture_under_own_a,
+    "core": cut_mixture,
 }
 
 

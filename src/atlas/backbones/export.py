@@ -9,6 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
@@ -29,6 +30,7 @@ from atlas.backbones.peft_folder import (
     whole_folder,
 )
 from atlas.backbones.transformer import TransformerBackbone
+from atlas.errors import InputError
 from atlas.federation.clients import Task
 from atlas.federation.training.evaluate import Limits
 
@@ -45,6 +47,7 @@ def export_adapter(  # noqa: PLR0913
     alpha: float,
     head: Mapping[str, Tensor],
     card: Mapping[str, object],
+    biases: Mapping[str, Tensor] | None = None,
 ) -> None:
     """Writes an adapter as a folder that plain PEFT loads.
 
@@ -58,6 +61,8 @@ def export_adapter(  # noqa: PLR0913
         alpha: The update of a module is alpha / r times B A.
         head: Tensors of the classification head by full name, such as `classifier.weight`.
         card: Facts for the model card.
+        biases: By module what it adds beside B A, times alpha / r: PEFT's `lora_bias`. None for
+            none; where some modules have one, the others get zeros.
 
     Raises:
         InputError: If tensors do not fit the base model, or `folder` holds something else.
@@ -70,13 +75,17 @@ def export_adapter(  # noqa: PLR0913
     for name, (a, b) in kept.items():
         tensors[f"{ROOT}{start}{name}.lora_A.weight"] = a
         tensors[f"{ROOT}{start}{name}.lora_B.weight"] = b
+        if biases:
+            zeros = b.new_zeros(b.shape[0])
+            tensors[f"{ROOT}{start}{name}.lora_B.bias"] = biases.get(name, zeros)
     ranks = {start + name: a.shape[0] for name, (a, _) in kept.items()}
     about = {"format": 1, "task": asdict(task), "id2label": dict(enumerate(task.labels))}
     about |= {"head": sorted(head), "backbone": describe_base(backbone)}
     about |= {"limits": asdict(limits), "card": card_facts(card)}
     with whole_folder(folder) as fresh:
         save_file(_plain(tensors), fresh / WEIGHTS, metadata={"format": "pt"})
-        _write_json(fresh / CONFIG, _peft_config(backbone, task, ranks, alpha))
+        settings = _peft_config(backbone, task, ranks, alpha) | {"lora_bias": bool(biases)}
+        _write_json(fresh / CONFIG, settings)
         _write_json(fresh / MARKER, about)
         (fresh / "README.md").write_text(write_card(backbone, task, limits, card), encoding="utf-8")
 
@@ -115,6 +124,7 @@ def merge_adapter(folder: Path, *, backbone: TransformerBackbone, adapter: Expor
     """
     check_base(adapter, backbone)
     start = f"{backbone.family.prefix}."
+    config = _merged_config(backbone, adapter.task)
     if adapter.task.kind == "causal":
         state = dict(backbone.model.state_dict())
         if backbone.config.tie_word_embeddings:
@@ -129,12 +139,50 @@ def merge_adapter(folder: Path, *, backbone: TransformerBackbone, adapter: Expor
         state[key] = (state[key].cpu().double() + (update.T if across else update).cpu()).to(
             backbone.dtype
         )
+    if adapter.biases:
+        state |= _merged_biases(backbone, adapter, config, state)
     state |= {name: tensor.to(backbone.dtype) for name, tensor in adapter.head.items()}
     with whole_folder(folder) as fresh:
         save_file(_plain(state), fresh / "model.safetensors", metadata={"format": "pt"})
-        _merged_config(backbone, adapter.task).save_pretrained(fresh)
+        config.save_pretrained(fresh)
         backbone.tokenizer.save_pretrained(fresh)
         _write_json(fresh / MARKER, adapter.meta)
+
+
+def _merged_biases(
+    backbone: TransformerBackbone,
+    adapter: ExportedAdapter,
+    config: Config,
+    state: Mapping[str, Tensor],
+) -> dict[str, Tensor]:
+    """Biases of the merged model; those of attention are switched on where the base has none.
+
+    Raises:
+        InputError: If the base model's class has no biases where the adapter adds some.
+    """
+    start, found = f"{backbone.family.prefix}.", {}
+    bare = [name for name in adapter.biases if f"{start}{name}.bias" not in state]
+    if bare:
+        block = backbone.family.modules
+        attention = {block[name] for name in ("query", "key", "value", "output") if name in block}
+        inside = all(any(name.endswith(path) for path in attention) for name in bare)
+        if not inside or not hasattr(config, "attention_bias"):
+            raise InputError(
+                f"--merged: {bare[0]} has no bias in {backbone.name}, and the adapter adds one; "
+                "export without --merged, or choose adapter.kind=lora"
+            )
+        config.attention_bias = True
+        for i in range(backbone.depth):
+            for name, module in backbone.linears(i).items():
+                if any(name.endswith(path) for path in attention):
+                    width = int(module.out_features)
+                    found[f"{start}{name}.bias"] = torch.zeros(width, dtype=backbone.dtype)
+    for name, bias in adapter.biases.items():
+        key, rank = f"{start}{name}.bias", adapter.layers[name][0].shape[0]
+        before = found[key] if key in found else state[key]
+        whole = before.cpu().double() + bias.double() * (adapter.alpha / rank)
+        found[key] = whole.to(backbone.dtype)
+    return found
 
 
 def _peft_config(

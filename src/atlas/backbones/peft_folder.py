@@ -76,7 +76,7 @@ Layers = Mapping[str, tuple[Tensor, Tensor]]
 CONFIG = "adapter_config.json"
 WEIGHTS = "adapter_model.safetensors"
 ROOT = "base_model.model."
-_FACTOR = re.compile(r".+\.lora_[AB]\.weight")
+_FACTOR = re.compile(r".+\.lora_[AB]\.(weight|bias)")
 
 
 class ExportedAdapter(NamedTuple):
@@ -87,12 +87,14 @@ class ExportedAdapter(NamedTuple):
         alpha: The update of a module is alpha / r times B A.
         head: Tensors of the classification head by full name; empty for causal tasks.
         meta: What atlas.json says of task and base model.
+        biases: What a module adds beside that, over alpha / r; empty if none does.
     """
 
     layers: dict[str, tuple[Tensor, Tensor]]
     alpha: float
     head: dict[str, Tensor]
     meta: dict[str, Any]
+    biases: dict[str, Tensor] = {}  # noqa: RUF012 - a field's default, never written to
 
     @property
     def task(self) -> Task:
@@ -126,18 +128,24 @@ def load_adapter(folder: Path) -> ExportedAdapter:
         raise InputError(f"{folder} is not an exported adapter: {error!r}") from error
     found = {key.removeprefix(ROOT): tensor for key, tensor in tensors.items()}
     wanted = {f"{name}.lora_{factor}.weight" for name in ranks for factor in "AB"}
+    if config.get("lora_bias"):
+        wanted |= {f"{name}.lora_B.bias" for name in ranks}
     wrong = sorted((wanted | head_names) ^ set(found))
     if wrong:
         raise InputError(f"{path}: tensors missing or unknown: {', '.join(wrong[:3])}")
-    layers = {}
+    layers, biases = {}, {}
     for name, rank in ranks.items():
         a, b = found[f"{name}.lora_A.weight"], found[f"{name}.lora_B.weight"]
         if a.dim() != 2 or b.dim() != 2 or not a.shape[0] == b.shape[1] == rank:
             shapes = f"{tuple(a.shape)} and {tuple(b.shape)}"
             raise InputError(f"{path}: {name} should have rank {rank}, its shapes are {shapes}")
         layers[name.removeprefix(start)] = (a, b)
+        if (bias := found.get(f"{name}.lora_B.bias")) is not None:
+            if tuple(bias.shape) != (b.shape[0],):
+                raise InputError(f"{path}: {name} should have {b.shape[0]} biases")
+            biases[name.removeprefix(start)] = bias
     head = {name: tensor for name, tensor in found.items() if not _FACTOR.fullmatch(name)}
-    return ExportedAdapter(layers, alpha, head, meta)
+    return ExportedAdapter(layers, alpha, head, meta, biases)
 
 
 def check_base(adapter: ExportedAdapter, backbone: TransformerBackbone) -> None:

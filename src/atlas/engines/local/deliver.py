@@ -277,6 +277,15 @@ def _merged(cohort: Cohort, client: str, mixture: Adapter) -> dict[str, Tensor]:
     return sums
 
 
+def own_adapter(cohort: Cohort, client: str) -> Adapter:
+    """A client's tensors as they are, and those that stand beside its adapter."""
+    found = cohort.take(client)
+    if cohort.slot and cohort.slot.ready.get(client):
+        given = cohort.slot.cohort.take(client)
+        found |= {f"beside|{name}": value for name, value in given.items()}
+    return Adapter(found)
+
+
 def whole_adapter(model: Model, cohort: Cohort, client: str) -> Adapter:
     """All that a client adds to the backbone as one plain adapter, its scale alpha / rank.
 

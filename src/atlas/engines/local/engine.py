@@ -14,6 +14,7 @@ from atlas.engines.local.deliver import (
     choose_best,
     final_cohort,
     merge_held,
+    own_adapter,
     place_beside,
     replace_held,
     validate,
@@ -213,8 +214,10 @@ class LocalEngine:
         return {client: encode({}, {"members": members[client]}) for client in clients}
 
     def _adapter(self, group: ClientGroup, asked: Mapping[str, Message]) -> dict[str, Reply]:
-        arm = next(iter(asked.values())).facts["arm"]
-        cohort = final_cohort(group, arm, sorted(asked))
+        facts = next(iter(asked.values())).facts
+        cohort = final_cohort(group, facts["arm"], sorted(asked))
+        if facts.get("form") == "own":
+            return {client: encode(own_adapter(cohort, client), {}) for client in asked}
         return {client: encode(whole_adapter(group.model, cohort, client), {}) for client in asked}
 
     def _save(self, group: ClientGroup, asked: Mapping[str, Message]) -> dict[str, Reply]:

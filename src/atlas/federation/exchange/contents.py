@@ -201,6 +201,11 @@ class AdapterRequest(Facts):
     """Which adapter is asked for."""
 
     arm: Literal["final"] = Field(description="the one that counts at the end of the run")
+    form: Literal["plain", "own"] = Field(
+        "plain",
+        description="A and B that come to the same; or its own tensors, and beside them those that "
+        "stand beside its adapter",
+    )
 
 
 class SavedState(Facts):
@@ -229,6 +234,10 @@ WHOLE = {
     **ADAPTER,
     gate_name(ANY): "[1] or [d_in]: how a module weighs its own adapter and the one beside it",
     bias_name(ANY): "[d_out] of a module, which adds alpha / rank times it: what cores come to",
+}
+HANDED_OVER = {
+    **WHOLE,
+    **{rf"beside\|{name}": f"of what is beside it: {what}" for name, what in ADAPTER.items()},
 }
 OFFERS = {rf"\d+\|{name}": f"in the offer of that number: {what}" for name, what in ADAPTER.items()}
 SKETCHES = {

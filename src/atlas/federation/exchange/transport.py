@@ -20,10 +20,10 @@ from typing import Literal, Protocol
 
 from atlas.federation.exchange.contents import (
     ADAPTER,
+    HANDED_OVER,
     OFFERS,
     SKETCHES,
     STATE,
-    WHOLE,
     AdapterRequest,
     AssignReply,
     AssignRequest,
@@ -164,11 +164,11 @@ CONTRACTS: Mapping[TaskName, TaskContract] = {
     ),
     "adapter": TaskContract(
         Content(AdapterRequest),
-        Content(tensors=WHOLE),
-        does="Hands over what it ends with, parts that never travel included, as A and B. Dense "
+        Content(tensors=HANDED_OVER),
+        does="Hands over what it ends with, parts that never travel included. As A and B dense "
         "changes are factored with it, and what stands beside it is put next to it, so its ranks "
-        "may be others than the client's. Where a gate looks at the token there is no such form, "
-        "and it fails.",
+        "may be others than the client's.",
+        fails="A and B are asked for, but a gate looks at the token: no A and B come to the same.",
     ),
     "save": TaskContract(
         Content(),

@@ -59,6 +59,11 @@ def adapter_folder(folder: RunFolder, client: str) -> Path:
                 f"{folder.path}: a memory run, which has no clients and no adapters; its whole "
                 f"models are in {folder.models}"
             )
+        if folder.summary.exists():
+            raise InputError(
+                f"{folder.path}: adapter.gate: input weighs adapters token by token, which no PEFT "
+                "adapter does, so this run has none to export or to ask; allowed: scalar"
+            )
         raise InputError(f"{folder.path}: no adapters yet; go on with: atlas resume {folder.path}")
     if client not in known:
         raise InputError(f"--client {client}: no such client; clients: {', '.join(known)}")
@@ -141,10 +146,17 @@ def open_client(folder: RunFolder, client: str) -> ClientModel:
     first = min(i for i, block in blocks.items() if set(block) & set(adapter.layers))
     modules = tuple(name for name in linears if name in adapter.layers)
     widths = tuple((linears[m].in_features, linears[m].out_features) for m in modules)
-    layout = Layout(backbone.name, modules, widths, backbone.head_layers, adapter.alpha)
+    layout = Layout(
+        backbone.name,
+        modules,
+        widths,
+        backbone.head_layers,
+        adapter.alpha,
+        biased=bool(adapter.biases),
+    )
     ranks = tuple(adapter.layers[module][0].shape[0] for module in modules)
     member = Member(client, ranks, adapter.task.label_set)
-    tensors = Adapter.of({m: adapter.layers[m] for m in modules}, adapter.head)
+    tensors = Adapter.of({m: adapter.layers[m] for m in modules}, adapter.head, adapter.biases)
     dtype = next(iter(tensors.values())).dtype
     cohort = initial_cohort(layout, [member], 0, dtype=dtype, device=backbone.device)
     stack = stack_cohorts([cohort.put({client: tensors})])

@@ -85,11 +85,15 @@ def _export(
 ) -> dict[str, str]:
     """Write every holder's adapter for each of its members; returns their hashes."""
     hashes = {}
-    for replies in ask_parts(federation, "adapter", {"arm": "final"}):
+    # What looks at the token has no form that PEFT knows; such a run keeps its rounds alone.
+    plain = all(model.layout.gate != "input" for model in federation.models.values())
+    form = "plain" if plain else "own"
+    for replies in ask_parts(federation, "adapter", {"arm": "final", "form": form}):
         for client, reply in replies.items():
             adapter = Adapter(decode(reply).tensors)
             hashes[client] = adapter_sha256(adapter)
-            _export_holder(federation, folder, client, adapter, scores)
+            if plain:
+                _export_holder(federation, folder, client, adapter, scores)
     return hashes
 
 
@@ -110,6 +114,7 @@ def _export_holder(
             layers=adapter.layers,
             alpha=model.layout.alpha,
             head=adapter.head,
+            biases=adapter.biases,
             card={
                 "client": member.id,
                 "strategy": federation.plan.strategy.name,

@@ -65,6 +65,8 @@ def open_finished(folder: RunFolder) -> FinishedRun:
     config = load_resolved_federation(folder.config)
     load_plugins(config.plugins)
     strategy = find_strategy(config.strategy)
+    if config.adapter.kind == "pq":
+        raise InputError(f"{folder.path}: adapter.kind: pq, and newcomers to cores are not placed")
     if strategy.plans == "nothing":
         allowed = ", ".join(sorted(n for n, s in STRATEGIES.items() if s.plans != "nothing"))
         raise InputError(

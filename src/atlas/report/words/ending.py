@@ -60,6 +60,10 @@ def places(
     scores = summary["score"]["clients"]
     alone = summary.get("alone", {}).get("clients", {})
     best = max(scores, key=lambda client: scores[client] - alone.get(client, 0.0))
+    if not folder.adapters.is_dir():
+        found["adapters"] = "none: adapter.gate=input has no form that PEFT knows"
+        found["next"] = f"atlas show {folder.path}"
+        return found
     found["adapters"] = f"{folder.adapters} (a plain PEFT folder for each client)"
     found["next"] = f"atlas export {folder.path} --client {best} --to {best}-adapter"
     return found
