@@ -130,6 +130,7 @@ def assemble(
         fingerprint=fingerprint,
         clusters=config.clusters,
         relation=config.relation,
+        route=config.route,
         print_shapes=_print_shapes(groups, fingerprint),
         ranks=config.ranks,
         split=config.split,
@@ -160,6 +161,11 @@ def _strategy(config: FederationConfig) -> Strategy:
         raise InputError(
             f"keep_best: true, but under {strategy.name} mixtures are merged whole and adapters "
             "start again, so there is nothing to go back to; allowed: false"
+        )
+    if strategy.deliver == "merge" and config.route.budget is not None:
+        raise InputError(
+            f"route.budget: {config.route.budget:g}, but under {strategy.name} whole adapters are "
+            "merged and start again; allowed: null"
         )
     return strategy
 

@@ -15,6 +15,7 @@ from atlas.config.plan import (
     Positive,
     RankSettings,
     RelationSettings,
+    RouteSettings,
     Settings,
     Share,
     SplitSettings,
@@ -318,6 +319,7 @@ class FederationConfig(Settings):
     fingerprint: FingerprintSettings = FingerprintSettings()
     clusters: ClusterSettings = ClusterSettings()
     relation: RelationSettings = RelationSettings()
+    route: RouteSettings = RouteSettings()
     data: DataSettings = DataSettings()
     tasks: dict[str, TaskSettings] = Field(
         default_factory=dict, description="tasks of the user's own, by name"

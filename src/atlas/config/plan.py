@@ -85,6 +85,28 @@ class RelationSettings(Settings):
     warmup: Count = Field(0, description="rounds before clients begin to learn from each other")
 
 
+class RouteSettings(Settings):
+    """Which modules of an adapter travel in a round; all of them train."""
+
+    budget: Annotated[float, Field(gt=0, le=1)] | None = Field(
+        None,
+        description="share of an adapter's bytes that travels each way; null: as the strategy "
+        "says, which is all of it under most",
+    )
+    choice: Literal["salience", "random"] = Field(
+        "salience", description="by what modules count in training, or drawn: a control"
+    )
+    measure: Literal["auto", "gradient", "product"] = Field(
+        "auto",
+        description="what a module counts: its squared gradient, or the size of weight times "
+        "gradient; auto: the one in the first round, the other from then on",
+    )
+    ema: Share = Field(0.5, description="what earlier rounds count in it")
+    hysteresis: Annotated[float, Field(ge=0)] = Field(
+        0.25, description="by how much more a shut module must count to take an open one's place"
+    )
+
+
 MB = 2**20
 
 

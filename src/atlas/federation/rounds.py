@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from torch import Tensor
@@ -14,8 +14,17 @@ from atlas.federation.adapters.cohort import restart
 from atlas.federation.exchange.guard import Expected, Refusal, check_reply
 from atlas.federation.exchange.message import Message, encode
 from atlas.federation.exchange.transport import Transport
+from atlas.federation.fingerprints.planned import LARGEST_LOGGED
 from atlas.federation.mixing.apply import mix_cohort, relate, view_of
-from atlas.federation.mixing.deliver import Mixing, Taken, deliver, describe_mixing, keepers
+from atlas.federation.mixing.deliver import (
+    Mixing,
+    Taken,
+    deliver,
+    describe_mixing,
+    keepers,
+    news_of,
+    shut_names,
+)
 from atlas.federation.mixing.parts import mix_part, parts_of
 from atlas.federation.server import RunPlan, Server, ServerState
 from atlas.federation.strategies.base import Strategy
@@ -57,14 +66,17 @@ def run_round(plan: RunPlan, state: ServerState, transport: Transport, observe: 
     observe("round_started", {"round": number, "clients": clients})
     server = Server(state, transport, observe, number)
     rule = plan.strategy
-    accepted = _fit(state, server, clients, rule)
+    opened = open_modules(plan, server)
+    accepted = _fit(plan, server, clients, opened)
     for name, cohort in list(state.cohorts.items()):
         replied = {c: m.tensors for c, m in accepted.items() if c in cohort.places}
         trained = cohort.put(replied)
         view = view_of(plan, state, trained, number)
         weights = relate(plan, view, set(replied))
         state.cohorts[name] = trained
-        mixing, taken = _mix(server, Mixing(trained, weights, (), view.clusters), clients, rule)
+        routes = state.routes.routes(trained, opened) if opened else None
+        whole = Mixing(trained, weights, (), view.clusters, routes)
+        mixing, taken = _mix(server, whole, clients, rule)
         # Described before anybody starts again, which may write into what was trained.
         entry = describe_mixing(mixing, taken)
         if rule.deliver == "merge":
@@ -86,19 +98,36 @@ def _mix(
     Returns:
         The mixing with what came of the last part (of few clients: of all), and what was taken.
     """
-    cohort, weights = mixing.trained, mixing.weights
+    cohort, weights, routes = mixing.trained, mixing.weights, mixing.routes
     own = keepers(cohort.clients, weights, rule)
     silent = own - set(asked)
     reached = [client for client in cohort.clients if client not in silent]
     taken: dict[str, Taken] = {}
+    news = news_of(mixing) if routes else None
+    how = {"space": rule.space, "heads": rule.heads}
     if isinstance(weights[0], Tensor):
-        mixed = [mix_cohort(cohort, w, space=rule.space, heads=rule.heads) for w in weights]
+        mixed = [mix_cohort(cohort, w, **how, routes=routes) for w in weights]
         offered = [m.select(reached) for m in mixed]
-        return replace(mixing, mixed=mixed), deliver(server, offered, own, rule)
+        return replace(mixing, mixed=mixed), deliver(server, offered, own, rule, news)
     for some in parts_of({"": cohort}, reached):
-        mixed = [mix_part(cohort, w, some, space=rule.space, heads=rule.heads) for w in weights]
-        taken |= deliver(server, mixed, own, rule)
+        mixed = [mix_part(cohort, w, some, **how, routes=routes) for w in weights]
+        taken |= deliver(server, mixed, own, rule, news)
     return mixing, taken
+
+
+def open_modules(plan: RunPlan, server: Server) -> dict[str, list[bool]]:
+    """Which modules are open for every client this round; nothing where all of them are."""
+    if plan.budget >= 1:
+        return {}
+    state, number = server.state, server.round
+    found: dict[str, list[bool]] = {}
+    for cohort in state.cohorts.values():
+        opened = state.routes.choose(cohort, plan.route, plan.budget, plan.seed, number)
+        found |= opened
+        if len(cohort.clients) <= LARGEST_LOGGED:
+            told = {"round": number, "cohort": cohort.layout.backbone, "open": opened}
+            server.observe("routed", {**told, "modules": list(cohort.layout.modules)})
+    return found
 
 
 def sample_clients(plan: RunPlan, state: ServerState, number: int) -> list[str]:
@@ -112,28 +141,53 @@ def sample_clients(plan: RunPlan, state: ServerState, number: int) -> list[str]:
 
 
 def _fit(
-    state: ServerState, server: Server, clients: list[str], rule: Strategy
+    plan: RunPlan, server: Server, clients: list[str], opened: Mapping[str, Sequence[bool]]
 ) -> dict[str, Message]:
-    request = encode({}, {"round": server.round})
-    accepted = {}
-    for client, reply in server.ask("fit", dict.fromkeys(clients, request)).items():
+    """Have clients train; their replies, those that the guard lets in."""
+    state, rule, accepted = server.state, plan.strategy, {}
+    asked = {client: _fit_request(plan, server.round, opened.get(client)) for client in clients}
+    for client, reply in server.ask("fit", asked).items():
         cohort = state.cohort_of(client)
         dtype = next(iter(cohort.tensors.values())).dtype
         member = cohort.members[cohort.places[client]]
         shapes = adapter_shapes(cohort.layout, member)
-        expected = Expected({k: v for k, v in shapes.items() if rule.travels(k)}, dtype)
-        message = check_reply(reply, expected)
+        shut = shut_names(cohort.layout, opened.get(client))
+        wanted = {k: v for k, v in shapes.items() if rule.travels(k) and k not in shut}
+        message = check_reply(reply, Expected(wanted, dtype))
         if isinstance(message, Refusal):
             server.refuse(client, message.reason)
             continue
         accepted[client] = message
         state.examples[client] = int(message.facts["examples"])
+        if client in opened:
+            state.routes.arrived(client, opened[client])
+            _learn_salience(plan, server, client, message)
         facts = {name: message.facts.get(name) for name in ("examples", "steps", "loss")}
         if "beta" in message.facts:
             facts["beta"] = message.facts["beta"]
         split = server.count_split(client, message.facts)
         server.observe("fitted", {"round": server.round, "client": client, **facts, **split})
     return accepted
+
+
+def _fit_request(plan: RunPlan, number: int, opened: Sequence[bool] | None) -> bytes:
+    facts: dict[str, object] = {"round": number}
+    if opened is not None:
+        facts["open"] = [module for module, is_open in enumerate(opened) if is_open]
+        first = "gradient" if number == 1 else "product"  # nothing is learned yet to be multiplied
+        facts["measure"] = first if plan.route.measure == "auto" else plan.route.measure
+    return encode({}, facts)
+
+
+def _learn_salience(plan: RunPlan, server: Server, client: str, message: Message) -> None:
+    """Remember what a client says its modules counted; what is no answer changes nothing."""
+    told: object = message.facts.get("salience")
+    numbers = told if isinstance(told, list) else []
+    sound = [float(x) for x in numbers if type(x) in (int, float) and 0 <= x < math.inf]
+    if len(sound) != len(server.state.routes.sent[client]) or len(sound) != len(numbers):
+        server.fail(client, "fit: salience is not one finite number for each module")
+        return
+    server.state.routes.learn(client, sound, plan.route.ema)
 
 
 def _validate(state: ServerState, server: Server) -> None:

@@ -10,6 +10,7 @@ from atlas.config.plan import (
     FingerprintSettings,
     RankSettings,
     RelationSettings,
+    RouteSettings,
     SplitSettings,
 )
 from atlas.federation.adapters.cohort import Cohort
@@ -17,6 +18,7 @@ from atlas.federation.capacity.grant import Site
 from atlas.federation.exchange.message import MessageError, decode
 from atlas.federation.exchange.transport import Direction, Failure, Reply, TaskName, Transport
 from atlas.federation.fingerprints.planned import CohortPlan
+from atlas.federation.routing.masks import RouteState
 from atlas.federation.strategies.base import Looks, Strategy
 from atlas.runs.events import Observe
 
@@ -65,6 +67,7 @@ class ServerState:
         examples: Training examples of every client that ever replied.
         planned: What was found out before the first round, by backbone; kept beside the rounds.
         granted: What was granted to each client before the first round; empty for fixed ranks.
+        routes: What is known of every client's modules, where some of them do not travel.
         ledger: Bytes so far.
         refused: Replies that the guard did not let in.
         failures: Clients that did not do what they were asked.
@@ -75,6 +78,7 @@ class ServerState:
     examples: dict[str, int] = field(default_factory=dict)
     planned: dict[str, CohortPlan] = field(default_factory=dict)
     granted: dict[str, dict[str, object]] = field(default_factory=dict)
+    routes: RouteState = field(default_factory=RouteState)
     ledger: Ledger = field(default_factory=Ledger)
     refused: list[dict[str, object]] = field(default_factory=list)
     failures: list[dict[str, object]] = field(default_factory=list)
@@ -167,6 +171,7 @@ class RunPlan:
         clusters: How clients are grouped, where the strategy needs groups.
         relation: How affinities become W.
         print_shapes: Name and shape of every tensor of a client's fingerprint.
+        route: Which modules travel.
         ranks: How ranks are granted.
         split: Where clients' blocks are divided.
         sites: Where clients train, if ranks are to be granted; empty if they are fixed.
@@ -183,9 +188,15 @@ class RunPlan:
     clusters: ClusterSettings = ClusterSettings()
     relation: RelationSettings = RelationSettings()
     print_shapes: Mapping[str, Mapping[str, tuple[int, ...]]] = field(default_factory=dict)
+    route: RouteSettings = RouteSettings()
     ranks: RankSettings = RankSettings()
     split: SplitSettings = SplitSettings()
     sites: Mapping[str, Site] = field(default_factory=dict)
+
+    @property
+    def budget(self) -> float:
+        """Share of an adapter's bytes that travels each way in a round."""
+        return self.route.budget or self.strategy.budget
 
     @property
     def looks(self) -> Looks:

@@ -27,7 +27,7 @@ from atlas.errors import InputError
 from atlas.federation.adapters.adapter import Adapter, adapter_sha256
 from atlas.federation.exchange.message import Message, MessageError, encode
 from atlas.federation.exchange.transport import Failure, Reply, TaskName, read_request
-from atlas.federation.mixing.deliver import check_offers, unpack_mixtures
+from atlas.federation.mixing.deliver import check_offers, shut_names, unpack_mixtures
 from atlas.federation.training.loop import Clock
 from atlas.runs.events import Progress
 
@@ -35,6 +35,23 @@ EXPECTED_FAILURES = (RuntimeError, ValueError, OSError, MessageError)
 """What a client's own work may raise; anything else is a fault of ours and ends the run."""
 ASKED_ALIKE = ("fingerprint", "fit", "evaluate", "adapter")
 """Tasks that are done with all clients of a group at once, by one reading of the facts."""
+ONES_OWN = ("open",)
+"""Facts in which clients that work together may differ."""
+
+
+def _shut(group: ClientGroup, opened: Sequence[int] | None) -> set[str]:
+    """The tensors that a client is not to send.
+
+    Raises:
+        ValueError: If a module is opened that there is not.
+    """
+    layout = group.model.layout
+    modules = range(len(layout.modules))
+    if opened is None:
+        return set()
+    if not set(opened) <= set(modules):
+        raise ValueError(f"modules {opened} are to be sent, but there are {len(modules)}")
+    return shut_names(layout, [module in opened for module in modules])
 
 
 class LocalEngine:
@@ -104,8 +121,8 @@ class LocalEngine:
             return [asked] if asked else []
         alike: dict[str, dict[str, Message]] = {}
         for client, message in asked.items():
-            facts = json.dumps(message.facts, sort_keys=True)
-            alike.setdefault(facts, {})[client] = message
+            told = {name: fact for name, fact in message.facts.items() if name not in ONES_OWN}
+            alike.setdefault(json.dumps(told, sort_keys=True), {})[client] = message
         return list(alike.values())
 
     def _isolated(
@@ -132,11 +149,15 @@ class LocalEngine:
         clock = Clock(self.clock.seed, number, self.clock.rounds)
         report = self.progress
         steps = None if report is None else partial(report, "training")
-        facts = fit_group(group, sorted(asked), self.settings, clock, steps)
+        measure = next(iter(asked.values())).facts.get("measure")
+        shut = {c: _shut(group, message.facts.get("open")) for c, message in asked.items()}
+        facts = fit_group(group, sorted(asked), self.settings, clock, steps, measure)
         replies: dict[str, Reply] = dict.fromkeys(asked, Failure("training gave NaN or Inf"))
         for client, found in facts.items():
             count = len(group.holders[client].data.train)
-            replies[client] = encode(self._outgoing(group, client), {**found, "examples": count})
+            sent = self._outgoing(group, client)
+            opened = {name: value for name, value in sent.items() if name not in shut[client]}
+            replies[client] = encode(opened, {**found, "examples": count})
         return replies
 
     def _outgoing(self, group: ClientGroup, client: str) -> Adapter:
@@ -166,9 +187,10 @@ class LocalEngine:
         if slot is not None:
             names = set(offers[0]) if offers else set()
             return slot.cohort.take(client).only(names.__contains__)
-        # What was merged is no longer in the adapter; the client names what it added.
-        merged = group.deliver == "merge" and offers
-        return offers[0] if merged else self._outgoing(group, client)
+        if group.deliver == "merge" and offers:
+            return offers[0]  # no longer in the adapter; the client names what it added
+        held = self._outgoing(group, client)
+        return held.only(set(offers[0]).__contains__) if offers else held
 
     def _fingerprint(self, group: ClientGroup, asked: Mapping[str, Message]) -> dict[str, Reply]:
         settings = FingerprintSettings.model_validate(next(iter(asked.values())).facts["settings"])

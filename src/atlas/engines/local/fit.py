@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
@@ -21,12 +21,13 @@ PULLED = {"start": "held", "global": "personal"}
 """The arm that is pulled to what was held at the round's start; the shadow never is."""
 
 
-def fit_group(
+def fit_group(  # noqa: PLR0913
     group: ClientGroup,
     clients: Sequence[str],
     settings: TrainSettings,
     clock: Clock,
     progress: StepProgress | None = None,
+    measure: Literal["gradient", "product"] | None = None,
 ) -> dict[str, dict[str, Any]]:
     """Train `clients` of a group, their shadows and personal adapters on the same batches.
 
@@ -44,7 +45,7 @@ def fit_group(
     carried = _carried(group, arms, clients) if settings.keep_moments else None
     anchor = _anchor(group, arms, clients, settings.anchor)
     points = [group.splits.get(client) for _ in arms for client in clients]
-    course = Course(stack, lessons, carried, anchor, points)
+    course = Course(stack, lessons, carried, anchor, points, measure)
     fitted = fit_on_cores(group.store, course, settings, clock, progress)
     sound = finite_rows(fitted)
     for i, arm in enumerate(arms):
@@ -58,6 +59,7 @@ def fit_group(
         client: {"loss": float(fitted.losses[row]), "steps": int(fitted.steps[row])}
         | _carried_bytes(fitted, row, client in group.splits)
         | betas[row]
+        | ({} if fitted.salience is None else {"salience": fitted.salience[row].tolist()})
         for row, client in enumerate(clients)
         if sound[row]
     }

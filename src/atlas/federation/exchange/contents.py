@@ -116,6 +116,12 @@ class FitRequest(Facts):
     """Which round it is."""
 
     round: Positive = Field(description="addresses batches and learning rate")
+    open: list[Count] | None = Field(
+        None, description="which modules are sent back, by number; null: all"
+    )
+    measure: Literal["gradient", "product"] | None = Field(
+        None, description="what is to be told of the modules; null: nothing"
+    )
 
 
 class FitReply(Facts):
@@ -124,6 +130,11 @@ class FitReply(Facts):
     examples: Positive = Field(description="all training examples of the client: its weight")
     steps: Positive = Field(description="optimiser steps made")
     loss: float = Field(description="mean training loss of the steps, without any penalty")
+    salience: list[Annotated[float, Field(ge=0, allow_inf_nan=False)]] = Field(
+        default_factory=list,
+        description="there if asked for: what each adapted module counted in training, summed over "
+        "its steps",
+    )
     beta: list[Annotated[float, Field(ge=0, le=1)]] = Field(
         default_factory=list,
         description="there if something may stand beside the adapter: what that counts in every "

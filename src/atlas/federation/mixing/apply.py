@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache, partial
+from typing import cast
 
 import numpy as np
 import torch
@@ -18,6 +19,7 @@ from torch import Tensor
 from atlas.config.plan import RelationSettings
 from atlas.federation.adapters.adapter import Member, heads_of
 from atlas.federation.adapters.cohort import Cohort
+from atlas.federation.routing.masks import Routes
 from atlas.federation.server import RunPlan, ServerState
 from atlas.federation.strategies.base import View
 from atlas.ops.clustering.clusters import canonical
@@ -81,7 +83,16 @@ def same(one: Weights, two: Weights) -> bool:
     return isinstance(one, Tensor) and isinstance(two, Tensor) and torch.equal(one, two)
 
 
-def mix_cohort(cohort: Cohort, weights: Weights, *, space: str, heads: str) -> Cohort:
+def routed(weights: Weights, routes: Routes | None, module: int) -> Weights:
+    """W of one module: e_k where it is shut, nothing from whom it never came."""
+    if routes is None:
+        return weights
+    return settle(weights, routes.known[:, module], routes.open[:, module])
+
+
+def mix_cohort(
+    cohort: Cohort, weights: Weights, *, space: str, heads: str, routes: Routes | None = None
+) -> Cohort:
     """Apply W to a cohort.
 
     Args:
@@ -91,15 +102,16 @@ def mix_cohort(cohort: Cohort, weights: Weights, *, space: str, heads: str) -> C
             back with the ranks of all they learn from. Cores are mixed as they are in every space,
             for what is around them is the same for all.
         heads: `mix` (between clients of one label set) or `personal` (left alone).
+        routes: Which modules travel for whom; None if all do.
     """
     if isinstance(weights, SharedRows):
-        return mix_sparsely(cohort, weights, space=space, heads=heads)
+        return mix_sparsely(cohort, weights, space=space, heads=heads, routes=routes)
     mixed, ranks = dict(cohort.tensors), []
     layers = len(cohort.layout.modules)
     per_module = weights if weights.dim() == 3 else weights.expand(layers, -1, -1)
     for i in range(layers):
         layer, names = cohort.layer(i), cohort.layout.parts(i)
-        w = per_module[i].to(layer.a.device)
+        w = cast(Tensor, routed(per_module[i], routes, i)).to(layer.a.device)
         if cohort.layout.place(i):
             both, size = [mix_rows(mixed[name], w) for name in names], layer.ranks
         elif space == "stack":
@@ -116,17 +128,20 @@ def mix_cohort(cohort: Cohort, weights: Weights, *, space: str, heads: str) -> C
     return replace(cohort, members=_with_ranks(cohort.members, ranks), tensors=mixed)
 
 
-def mix_sparsely(cohort: Cohort, weights: SharedRows, *, space: str, heads: str) -> Cohort:
+def mix_sparsely(
+    cohort: Cohort, weights: SharedRows, *, space: str, heads: str, routes: Routes | None = None
+) -> Cohort:
     """Apply sparse rows to a cohort; arguments as in `mix_cohort`."""
     mixed, ranks = dict(cohort.tensors), []
     for i in range(len(cohort.layout.modules)):
         layer, names = cohort.layer(i), cohort.layout.parts(i)
+        rows = cast(SharedRows, routed(weights, routes, i))
         if cohort.layout.place(i):
-            both, size = [mix_linear(mixed[name], weights) for name in names], layer.ranks
+            both, size = [mix_linear(mixed[name], rows) for name in names], layer.ranks
         elif space == "stack":
-            *both, size = stack_sparse(*layer, weights)
+            *both, size = stack_sparse(*layer, rows)
         else:
-            both, size = [*SPARSE_MIXERS[SPACES.get(space, space)](*layer, weights)], layer.ranks
+            both, size = [*SPARSE_MIXERS[SPACES.get(space, space)](*layer, rows)], layer.ranks
         mixed.update(zip(names, both, strict=True))
         ranks.append(size.tolist())
     if heads == "mix":
@@ -167,6 +182,7 @@ def describe_error(trained: Cohort, mixed: Cohort, weights: Tensor) -> dict[str,
     A client whose row is e_k has no mixture; None if that is so for all.
     """
     own = keeps_own(weights)
+    own = own.all(0) if own.dim() == 2 else own
     if bool(own.all()):
         return None
     modules = range(len(trained.layout.modules))

@@ -7,13 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import combinations
+from typing import cast
 
 import torch
 from torch import Tensor
 
 from atlas.federation.adapters.adapter import (
     Adapter,
+    Layout,
     adapter_sha256,
     adapter_shapes,
     factor_names,
@@ -21,7 +24,8 @@ from atlas.federation.adapters.adapter import (
 from atlas.federation.adapters.cohort import Cohort
 from atlas.federation.exchange.message import Message, MessageError, encode
 from atlas.federation.fingerprints.planned import LARGEST_LOGGED
-from atlas.federation.mixing.apply import Weights, describe_error, keeps_own
+from atlas.federation.mixing.apply import Weights, describe_error, keeps_own, routed
+from atlas.federation.routing.masks import Routes
 from atlas.federation.server import Server
 from atlas.federation.strategies.base import Strategy
 from atlas.ops.lowrank.factors import product_gap
@@ -112,9 +116,20 @@ def check_offers(
             if delivery == "merge":
                 member = replace(member, ranks=_ranks_of(mixture, cohort.layout.modules))
             shapes = adapter_shapes(cohort.layout, member)
-            wanted = {name: (shape, dtype) for name, shape in shapes.items() if travels(name)}
+            shut = _left_out(cohort.layout, mixture) if delivery != "merge" else set()
+            wanted = {
+                name: (shape, dtype)
+                for name, shape in shapes.items()
+                if travels(name) and name not in shut
+            }
             if wanted != {name: (tuple(v.shape), v.dtype) for name, v in mixture.items()}:
                 raise ValueError(f"a mixture offered to {client} is not of its names and sizes")
+
+
+def _left_out(layout: Layout, mixture: Adapter) -> set[str]:
+    """The tensors of modules of which a mixture has nothing: those that are shut."""
+    here = [any(name in mixture for name in layout.parts(i)) for i in range(len(layout.modules))]
+    return shut_names(layout, here)
 
 
 def _ranks_of(mixture: Adapter, modules: Sequence[str]) -> tuple[int, ...]:
@@ -136,18 +151,29 @@ def deliver(
     mixed: Sequence[Cohort],
     own: Container[str],
     rule: Strategy,
+    news: Mapping[str, Sequence[bool]] | None = None,
 ) -> dict[str, Taken]:
     """Send the clients of `mixed` their mixtures; returns what each took.
 
     Those in `own` hold the result already. They are sent no tensors, unless their reply was
     refused: then they get back the last good adapter the server has of them, where it would take
     the place of what they hold.
+
+    Args:
+        server: Sends and receives.
+        mixed: Mixtures, one cohort for each W that is offered.
+        own: Whom no W gives anything.
+        rule: What travels, and what becomes of it.
+        news: By client the modules that are sent; None for all of them.
     """
     payloads, sent = {}, {}
     again = server.refused if rule.deliver != "global" else set()
     for client in mixed[0].clients:
-        news = client not in own or client in again
-        adapters = [c.take(client).only(rule.travels) for c in mixed] if news else []
+        given = client not in own or client in again
+        shut = shut_names(mixed[0].layout, news[client] if news else None)
+        goes = partial(_goes, rule, shut)
+        adapters = [c.take(client).only(goes) for c in mixed] if given else []
+        adapters = adapters if all(adapters) else []  # nothing is open that anybody sent
         payloads[client] = pack_mixtures(adapters, {"round": server.round})
         sent[client] = [adapter_sha256(adapter) for adapter in adapters]
     taken = {}
@@ -160,6 +186,28 @@ def deliver(
         entry = {"round": server.round, "client": client, **answer, "sha256": facts.get("sha256")}
         server.observe("delivered", entry)
     return taken
+
+
+def _goes(rule: Strategy, shut: Container[str], name: str) -> bool:
+    return rule.travels(name) and name not in shut
+
+
+def shut_names(layout: Layout, opened: Sequence[bool] | None) -> set[str]:
+    """The tensors that do not travel; None opens everything."""
+    if opened is None:
+        return set()
+    return {name for i, is_open in enumerate(opened) if not is_open for name in layout.parts(i)}
+
+
+def news_of(mixing: Mixing) -> dict[str, list[bool]]:
+    """By client, which modules are open and hold anything of somebody else."""
+    assert mixing.routes is not None
+    modules = range(len(mixing.trained.layout.modules))
+    own = [
+        torch.stack([keeps_own(routed(w, mixing.routes, i)) for w in mixing.weights]).all(0)
+        for i in modules
+    ]
+    return dict(zip(mixing.trained.clients, (~torch.stack(own, 1)).tolist(), strict=True))
 
 
 def _taken(facts: Mapping[str, object], offers: int) -> Taken:
@@ -180,6 +228,17 @@ class Mixing:
     weights: Sequence[Weights]
     mixed: Sequence[Cohort]
     clusters: Sequence[int] | None
+    routes: Routes | None = None
+
+    def per_module(self) -> list[Tensor]:
+        """Each W that is a matrix, as it acts: [n, n], or where some is shut [modules, n, n]."""
+        dense = [w for w in self.weights if isinstance(w, Tensor)]
+        if self.routes is None:
+            return dense
+        modules = range(len(self.trained.layout.modules))
+        return [
+            torch.stack([cast(Tensor, routed(w, self.routes, i)) for i in modules]) for w in dense
+        ]
 
 
 def describe_mixing(mixing: Mixing, taken: Mapping[str, Taken]) -> dict[str, object]:
@@ -189,10 +248,11 @@ def describe_mixing(mixing: Mixing, taken: Mapping[str, Taken]) -> dict[str, obj
     """
     clients = mixing.trained.clients
     entry: dict[str, object] = {"cohort": mixing.trained.layout.backbone}
-    offered = [w for w in mixing.weights if isinstance(w, Tensor)]
+    offered = mixing.per_module()
     if offered and len(clients) <= LARGEST_LOGGED:
         entry["error"] = describe_error(mixing.trained, mixing.mixed[0], offered[0])
         effective = effective_weights(clients, offered, taken)
+        effective = effective.mean(0) if effective.dim() == 3 else effective
         distance = {
             "trained": cluster_distance(mixing.trained, mixing.clusters),
             "mixed": cluster_distance(mixing.mixed[0], mixing.clusters),

@@ -9,9 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
+import torch
 
 from atlas.federation.adapters.cohort import Cohort
 from atlas.federation.mixing.apply import Weights, mix_cohort
+from atlas.federation.routing.masks import Routes
 from atlas.ops.graph import sparse_rows as sparse
 from atlas.ops.graph.sparse_rows import LARGEST_DENSE, SharedRows
 
@@ -35,7 +37,13 @@ def client_bytes(cohort: Cohort) -> int:
 
 
 def mix_part(
-    cohort: Cohort, weights: Weights, some: Sequence[str], *, space: str, heads: str
+    cohort: Cohort,
+    weights: Weights,
+    some: Sequence[str],
+    *,
+    space: str,
+    heads: str,
+    routes: Routes | None = None,
 ) -> Cohort:
     """The mixtures of some clients, in that order, from nothing but the adapters in them.
 
@@ -47,9 +55,10 @@ def mix_part(
         some: Who receives.
         space: See `mix_cohort`.
         heads: See `mix_cohort`.
+        routes: See `mix_cohort`; of the whole cohort.
     """
     if not isinstance(weights, SharedRows) or len(some) == len(cohort.clients):
-        mixed = mix_cohort(cohort, weights, space=space, heads=heads)
+        mixed = mix_cohort(cohort, weights, space=space, heads=heads, routes=routes)
         return mixed if len(some) == len(cohort.clients) else mixed.select(some)
     receivers = cohort.index(some).numpy()
     chosen, which = np.unique(weights.which[receivers], return_inverse=True)
@@ -63,4 +72,5 @@ def mix_part(
     # Those who are mixed but do not receive need a row too: their own, which costs nothing.
     own = sparse.keep_own(SharedRows(sparse.tidy(rows[:, needed]), whose), beside)
     part = cohort.select([cohort.clients[k] for k in needed.tolist()])
-    return mix_cohort(part, own, space=space, heads=heads).select(some)
+    masks = routes and routes.select(torch.from_numpy(needed))
+    return mix_cohort(part, own, space=space, heads=heads, routes=masks).select(some)

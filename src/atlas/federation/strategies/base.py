@@ -78,6 +78,7 @@ class Strategy:
             dense change that the client keeps to itself, and the adapter starts again (`merge`), or
             stands beside the adapter, untrained, and a gate of the client weighs the two
             (`global`).
+        budget: Share of an adapter's bytes that travels in a round, unless settings say otherwise.
         about: What sets it apart, in a line for `atlas strategies`.
     """
 
@@ -93,6 +94,7 @@ class Strategy:
     anchor: Literal["none", "start", "global"] = "none"
     trains: Trains = "both"
     deliver: Delivery = "replace"
+    budget: float = 1.0
     about: str = ""
 
     def travels(self, name: str) -> bool:

@@ -7,17 +7,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from atlas.config.federation import TrainSettings
+from atlas.federation.adapters.adapter import Layout
 from atlas.federation.batching.forward import Stack
 from atlas.federation.batching.store import ExampleStore, Rows
 from atlas.federation.training.evaluate import mean_losses
 from atlas.federation.training.split import Wire
-from atlas.federation.training.step import Anchor, Moments, Turn, begin
+from atlas.federation.training.step import Anchor, Moments, Salience, Turn, begin
 from atlas.ops.optim import rate_at
 from atlas.runs.seeds import generator
 
@@ -88,6 +90,7 @@ class Course:
         carried: Moments and step counts of earlier rounds, if they are kept.
         anchor: What rows are pulled to; losses are told without the pull.
         points: Where the blocks of each row are split, None for a row that is not.
+        measure: What is to be told of the modules; see `Salience`.
     """
 
     stack: Stack
@@ -95,6 +98,7 @@ class Course:
     carried: tuple[Moments, Tensor] | None = None
     anchor: Anchor | None = None
     points: Sequence[int | None] | None = None
+    measure: Literal["gradient", "product"] | None = None
 
     def rows(self, places: Sequence[int]) -> Course:
         """The course of some rows only."""
@@ -109,6 +113,7 @@ class Course:
             carried,
             self.anchor.rows(index) if self.anchor else None,
             [self.points[row] for row in places] if self.points else None,
+            self.measure,
         )
 
 
@@ -116,7 +121,8 @@ class Course:
 class Fitted:
     """A trained stack: its tensors, mean training loss, steps made and optimiser moments.
 
-    `wire` has the bytes that rows sent and were sent, where their blocks were split.
+    `wire` has the bytes that rows sent and were sent, where their blocks were split; `salience`
+    what their modules counted [n, modules], where that was asked for.
     """
 
     stack: Stack
@@ -125,6 +131,7 @@ class Fitted:
     moments: Moments
     made: Tensor
     wire: Wire
+    salience: Tensor | None = None
 
 
 def plan_batches(lesson: Lesson, settings: TrainSettings, clock: Clock) -> list[list[Rows]]:
@@ -166,7 +173,8 @@ def fit(
     batches = [[batch for epoch in plan for batch in epoch] for plan in plans]
     ends = [set(np.cumsum([len(epoch) for epoch in plan]).tolist()) for plan in plans]
     device = stack.labels.device
-    state = begin(stack, course.carried, course.anchor)
+    salience = _salience(store.model.layout, course)
+    state = begin(stack, course.carried, course.anchor, salience)
     watch = EarlyStop(settings.early_stop.patience, stack) if settings.early_stop else None
     totals = torch.zeros(len(lessons), dtype=torch.float64, device=device)
     counts = torch.zeros(len(lessons), dtype=torch.long, device=device)
@@ -194,7 +202,17 @@ def fit(
     trained, moments = state.fitted()
     losses = totals / counts.clamp_min(1)
     final = watch.best if watch else trained
-    return Fitted(final, losses, counts, moments, state.made, state.wire)
+    counted = None if salience is None else salience.totals
+    return Fitted(final, losses, counts, moments, state.made, state.wire, counted)
+
+
+def _salience(layout: Layout, course: Course) -> Salience | None:
+    if course.measure is None:
+        return None
+    modules = range(len(layout.modules))
+    labels = course.stack.labels
+    totals = torch.zeros(len(labels), len(modules), dtype=torch.float64, device=labels.device)
+    return Salience(course.measure, [layout.parts(i) for i in modules], totals)
 
 
 def _together(

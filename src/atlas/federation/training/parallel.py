@@ -161,4 +161,7 @@ def _joined(stack: Stack, hands: Sequence[Sequence[int]], parts: Sequence[Fitted
         moments,
         whole([part.made for part in parts]),
         wire,
+        whole(counted)
+        if (counted := [p.salience for p in parts if p.salience is not None])
+        else None,
     )

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import reduce
+from typing import Literal
 
 import numpy as np
 import torch
@@ -114,6 +115,32 @@ class Anchor:
 
 
 @dataclass(frozen=True)
+class Salience:
+    """What modules count in training, added up over steps.
+
+    Attributes:
+        measure: `gradient`, the squared gradient, or `product`, the size of weight times gradient.
+        names: The tensors of each module.
+        totals: By row and module [n, modules].
+    """
+
+    measure: Literal["gradient", "product"]
+    names: Sequence[tuple[str, str]]
+    totals: Tensor
+
+    def add(self, index: Tensor, values: Mapping[str, Tensor], grads: Gradients) -> None:
+        """Count a step of the rows in `index`."""
+        found = []
+        for both in self.names:
+            sizes = [
+                grads[name].square() if self.measure == "gradient" else values[name] * grads[name]
+                for name in both
+            ]
+            found.append(torch.stack([size.abs().flatten(1).sum(1) for size in sizes]).sum(0))
+        self.totals[index] += torch.stack(found, 1).to(self.totals.dtype)
+
+
+@dataclass(frozen=True)
 class Turn:
     """Which rows step together: their examples, their rates, and where their blocks are split.
 
@@ -142,6 +169,7 @@ class TrainingState:
         anchor: What rows are pulled to.
         columns: Whose numbers are where in P.
         wire: Carries and counts what a split step sends.
+        salience: What every row's modules have counted so far [n, modules]; None if nobody asks.
     """
 
     stack: Stack
@@ -151,6 +179,7 @@ class TrainingState:
     anchor: Anchor | None
     columns: Columns
     wire: Wire = field(default_factory=Wire)
+    salience: Salience | None = None
 
     def step(self, store: ExampleStore, turn: Turn, settings: TrainSettings) -> Tensor:
         """One AdamW step; returns the losses of the rows that made it."""
@@ -163,6 +192,8 @@ class TrainingState:
         moving = replace(rows, tensors=leaves)
         losses, grads = self._gradients(store, moving, index, turn)
         del moving, leaves
+        if self.salience is not None:
+            self.salience.add(index, rows.tensors, grads)
         grad = self.columns.join(grads)
         del grads
         self._update(rows, turn, settings, grad, None if whole else index)
@@ -242,7 +273,10 @@ class TrainingState:
 
 
 def begin(
-    stack: Stack, carried: tuple[Moments, Tensor] | None, anchor: Anchor | None
+    stack: Stack,
+    carried: tuple[Moments, Tensor] | None,
+    anchor: Anchor | None,
+    salience: Salience | None = None,
 ) -> TrainingState:
     """The state before the first step; with `carried`, moments and counts of earlier rounds."""
     columns = Columns.of(stack.tensors)
@@ -252,7 +286,9 @@ def begin(
         columns.join({name: pair[which] for name, pair in moments.items()}) for which in (0, 1)
     )
     own = replace(stack, tensors=columns.views(values))
-    return TrainingState(own, values, (first, second), made.clone(), anchor, columns)
+    return TrainingState(
+        own, values, (first, second), made.clone(), anchor, columns, salience=salience
+    )
 
 
 def fresh_moments(stack: Stack) -> Moments:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
@@ -13,6 +13,7 @@ from atlas.config.federation import FederationConfig
 from atlas.errors import InputError
 from atlas.federation.exchange.transport import Failure
 from atlas.federation.rounds import run_rounds
+from atlas.federation.routing.masks import RouteState
 from atlas.jobs.federation.finish import ask_some, finish
 from atlas.jobs.federation.own_data import tell_data
 from atlas.jobs.federation.plan import plan_again, plan_start
@@ -103,6 +104,7 @@ class FederationJob:
             "split": state.ledger.split,
             "refused": state.refused,
             "failures": state.failures,
+            "routes": asdict(state.routes),
         }
         return Snapshot(tensors, meta, SavedClients(self.federation), self._release)
 
@@ -128,6 +130,7 @@ class FederationJob:
             state.ledger.totals = dict(found["bytes"])
             state.ledger.split |= found["split"]
             state.refused, state.failures = list(found["refused"]), list(found["failures"])
+            state.routes = RouteState(**found.get("routes", {}))
             blobs = {client: saved.blobs[client] for client in self.federation.holders}
             seconds = float(found["seconds"])
         except (KeyError, TypeError, ValueError) as error:
