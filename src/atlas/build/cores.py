@@ -29,6 +29,11 @@ def adapter_kind(config: FederationConfig, strategy: Strategy) -> AdapterKind:
     """
     kind = config.adapter.kind or strategy.adapter
     if kind == "lora":
+        if config.adapter.others:
+            raise InputError(
+                f"adapter.others: {config.adapter.others}, but all adapters are plain ones; "
+                "allowed: 0, or adapter.kind=pq"
+            )
         if strategy.space == "core":
             raise InputError(
                 f"adapter.kind: lora, but {strategy.name} mixes cores; allowed: pq, null"
@@ -44,6 +49,11 @@ def adapter_kind(config: FederationConfig, strategy: Strategy) -> AdapterKind:
             "adapter.kind: pq, but cores are of one rank for all clients; set adapter.rank, "
             "ranks.method=fixed and no adapter.ranks"
         )
+    if config.adapter.others and (config.route.budget or strategy.budget) < 1:
+        raise InputError(
+            f"adapter.others: {config.adapter.others}, but some modules are not to travel, and "
+            "which is told for cores alone; allowed: 0, or route.budget=1"
+        )
     if config.split.point is not None:
         raise InputError("adapter.kind: pq, but split.point is set; allowed: null")
     return kind
@@ -57,18 +67,20 @@ def find_models(
     Raises:
         InputError: If cores of one backbone have no match in another.
     """
-    found = {name: find_model(config, name) for name in names}
+    kind = adapter_kind(config, strategy)
+    found = {name: find_model(config, name, config.adapter.others) for name in names}
     if strategy.deliver == "global":
         found = {n: _gated(model, config.adapter.gate) for n, model in found.items()}
-    if adapter_kind(config, strategy) == "lora":
+    if kind == "lora":
         return found
     places = {n: core_places(model.backbone, config.adapter) for n, model in found.items()}
+    cores = {n: [place for place in own if place] for n, own in places.items()}
     first = names[0]
     for name in names:
-        if places[name] != places[first]:
+        if cores[name] != cores[first]:
             raise InputError(
-                f"adapter.modules: {', '.join(places[name])} in {name}, but "
-                f"{', '.join(places[first])} in {first}; cores need a match in every backbone"
+                f"adapter.modules: {', '.join(cores[name])} in {name}, but "
+                f"{', '.join(cores[first])} in {first}; cores need a match in every backbone"
             )
     return {
         n: replace(
@@ -98,7 +110,7 @@ def _gated(model: Model, gate: Gating) -> Model:
 
 def core_cohort(config: FederationConfig, model: Model, members: Sequence[Member]) -> Cohort:
     """The cores of all clients, whatever their backbones, as a server keeps them."""
-    places = model.layout.cores
+    places = tuple(place for place in model.layout.cores if place)
     rank = config.adapter.rank
     layout = Layout(
         backbone="core",
@@ -108,7 +120,29 @@ def core_cohort(config: FederationConfig, model: Model, members: Sequence[Member
         alpha=model.layout.alpha,
         cores=places,
     )
-    return start_cohort(config, replace(model, layout=layout), without_labels(members))
+    sized = [replace(member, ranks=(rank,) * len(places)) for member in without_labels(members)]
+    return start_cohort(config, replace(model, layout=layout), sized)
+
+
+def plain_cohort(
+    config: FederationConfig, model: Model, members: Sequence[Member]
+) -> Cohort | None:
+    """The plain adapters that clients of one backbone have beside their cores; None without any."""
+    layout = model.layout.beside()
+    plain = [i for i, place in enumerate(layout.cores) if not place]
+    if not plain:
+        return None
+    own = replace(
+        layout,
+        modules=tuple(layout.modules[i] for i in plain),
+        widths=tuple(layout.widths[i] for i in plain),
+        cores=(),
+    )
+    sized = [
+        replace(member, ranks=tuple(member.ranks[i] for i in plain))
+        for member in without_labels(members)
+    ]
+    return start_cohort(config, replace(model, layout=own), sized)
 
 
 def beside(model: Model) -> Model:

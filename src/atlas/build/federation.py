@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from atlas.build.cores import beside, core_cohort, find_models, without_labels
+from atlas.build.cores import beside, core_cohort, find_models, plain_cohort, without_labels
 from atlas.build.models import (
     check_kind,
     check_ranks,
@@ -62,8 +62,8 @@ class Federation:
     @property
     def ranks(self) -> dict[str, tuple[int, ...]]:
         """The ranks of every holder's adapter."""
-        cohorts = self.state.cohorts.values()
-        return {m.id: m.ranks for cohort in cohorts for m in cohort.members}
+        held = (group.arms["held"] for group in self.engine.groups)
+        return {member.id: member.ranks for cohort in held for member in cohort.members}
 
     @property
     def has_shadows(self) -> bool:
@@ -204,16 +204,20 @@ def _groups(
         by_backbone.setdefault(holder.data.backbone, []).append(holder)
     check_ranks(config, holders)
     models = find_models(config, strategy, sorted(by_backbone))
-    groups, server = [], {}
+    groups: list[ClientGroup] = []
+    server: dict[str, Cohort] = {}
     everybody: list[Member] = []
     for name, owners in sorted(by_backbone.items()):
         model = models[name]
         members = {h.id: find_member(config.adapter, model.layout, h) for h in owners}
         everybody += members.values()
-        if strategy.space != "core":
-            server[name] = start_cohort(config, model, list(members.values()))
-        if name in server and strategy.heads == "personal":
-            server[name] = server[name].without_heads()
+        own = list(members.values())
+        if strategy.space == "core":
+            beside_cores = plain_cohort(config, model, own)
+            server |= {} if beside_cores is None else {name: beside_cores}
+        else:
+            cohort = start_cohort(config, model, own)
+            server[name] = cohort.without_heads() if strategy.heads == "personal" else cohort
         for kind in sorted({holder.data.task.kind for holder in owners}):
             chosen = [holder for holder in owners if holder.data.task.kind == kind]
             check_kind(config, model, kind, chosen[0])

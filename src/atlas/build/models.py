@@ -69,8 +69,13 @@ def find_autocast(config: FederationConfig) -> torch.dtype | None:
     return None if name is None else DTYPES[name]
 
 
-def find_model(config: FederationConfig, name: str) -> Model:
+def find_model(config: FederationConfig, name: str, others: int = 0) -> Model:
     """A backbone and where the settings put adapters in it.
+
+    Args:
+        config: The settings.
+        name: The backbone's.
+        others: Blocks with adapters beside those that the settings place.
 
     Raises:
         InputError: If the backbone is too short for the texts, or has too few blocks.
@@ -82,11 +87,13 @@ def find_model(config: FederationConfig, name: str) -> Model:
             f"backbone.max_length: {config.backbone.max_length} given, but {name} takes at most "
             f"{backbone.max_positions} tokens"
         )
-    if settings.blocks > backbone.depth:
+    if settings.blocks + others > backbone.depth:
+        beside = f" and adapter.others: {others}" if others else ""
         raise InputError(
-            f"adapter.blocks: {settings.blocks} given, but {name} has {backbone.depth} blocks"
+            f"adapter.blocks: {settings.blocks}{beside} given, but {name} has {backbone.depth} "
+            "blocks"
         )
-    chosen = adapted_blocks(backbone.depth, settings)
+    chosen = adapted_blocks(backbone.depth, settings, others)
     modules, widths = [], []
     for block in chosen:
         linears = backbone.linears(block)
@@ -106,24 +113,34 @@ def find_model(config: FederationConfig, name: str) -> Model:
     return Model(backbone, layout, chosen[0], prefix, find_autocast(config))
 
 
-def adapted_blocks(depth: int, settings: AdapterSettings) -> list[int]:
-    """Which blocks have adapters, rising; block i of one depth matches block i of another."""
+def adapted_blocks(depth: int, settings: AdapterSettings, others: int = 0) -> list[int]:
+    """Which blocks have adapters, rising; block i of one depth matches block i of another.
+
+    With `others`, also so many of the last blocks that are not among them.
+    """
     count = settings.blocks
-    if settings.placement == "last":
-        return list(range(depth - count, depth))
-    return [k * (depth // count) - 1 for k in range(1, count)] + [depth - 1]
+    placed = list(range(depth - count, depth))
+    if settings.placement == "spread":
+        placed = [k * (depth // count) - 1 for k in range(1, count)] + [depth - 1]
+    free = [block for block in range(depth) if block not in placed]
+    return sorted(placed + free[len(free) - others :])
 
 
 def core_places(backbone: Backbone, settings: AdapterSettings) -> tuple[str, ...]:
-    """What the cores of a backbone's adapted modules are called: the same in every backbone."""
-    places = []
-    for number, block in enumerate(adapted_blocks(backbone.depth, settings)):
+    """What the cores of a backbone's adapted modules are called: the same in every backbone.
+
+    Empty for the modules of blocks that have plain adapters.
+    """
+    cores, places = adapted_blocks(backbone.depth, settings), []
+    for block in adapted_blocks(backbone.depth, settings, settings.others):
+        number = cores.index(block) if block in cores else None
         short = {
             module: f"{number}.{name}" if place == 0 else f"{number}.{name}.{place}"
             for name in settings.modules
             for place, module in enumerate(backbone.select(block, [name]))
         }
-        places += [short[module] for module in backbone.select(block, settings.modules)]
+        found = backbone.select(block, settings.modules)
+        places += ["" if number is None else short[module] for module in found]
     return tuple(places)
 
 

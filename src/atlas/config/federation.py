@@ -69,6 +69,11 @@ class AdapterSettings(Settings):
     placement: Literal["last", "spread"] = Field(
         "last", description="which ones: the last, or evenly over the depth, the last among them"
     )
+    others: Annotated[int, Field(ge=0)] = Field(
+        0,
+        description="kind pq: so many of the last blocks without a core get plain adapters, which "
+        "are mixed among equal backbones only",
+    )
     kind: Literal["lora", "pq"] | None = Field(
         None,
         description="lora: A and B train; pq: a core P, Q between frozen A and B, the same size "

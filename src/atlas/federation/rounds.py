@@ -69,7 +69,11 @@ def run_round(plan: RunPlan, state: ServerState, transport: Transport, observe: 
     opened = open_modules(plan, server)
     accepted = _fit(plan, server, clients, opened)
     for name, cohort in list(state.cohorts.items()):
-        replied = {c: m.tensors for c, m in accepted.items() if c in cohort.places}
+        replied = {
+            client: {name: v for name, v in message.tensors.items() if name in cohort.tensors}
+            for client, message in accepted.items()
+            if client in cohort.places
+        }
         trained = cohort.put(replied)
         view = view_of(plan, state, trained, number)
         weights = relate(plan, view, set(replied))
@@ -132,7 +136,7 @@ def open_modules(plan: RunPlan, server: Server) -> dict[str, list[bool]]:
 
 def sample_clients(plan: RunPlan, state: ServerState, number: int) -> list[str]:
     """Who is asked this round, addressed by seed and round alone."""
-    everyone = sorted(client for cohort in state.cohorts.values() for client in cohort.clients)
+    everyone = state.clients
     if plan.sample >= 1.0:
         return everyone
     size = max(1, math.ceil(plan.sample * len(everyone)))
@@ -147,13 +151,7 @@ def _fit(
     state, rule, accepted = server.state, plan.strategy, {}
     asked = {client: _fit_request(plan, server.round, opened.get(client)) for client in clients}
     for client, reply in server.ask("fit", asked).items():
-        cohort = state.cohort_of(client)
-        dtype = next(iter(cohort.tensors.values())).dtype
-        member = cohort.members[cohort.places[client]]
-        shapes = adapter_shapes(cohort.layout, member)
-        shut = shut_names(cohort.layout, opened.get(client))
-        wanted = {k: v for k, v in shapes.items() if rule.travels(k) and k not in shut}
-        message = check_reply(reply, Expected(wanted, dtype))
+        message = check_reply(reply, _expected(state, rule, client, opened.get(client)))
         if isinstance(message, Refusal):
             server.refuse(client, message.reason)
             continue
@@ -168,6 +166,19 @@ def _fit(
         split = server.count_split(client, message.facts)
         server.observe("fitted", {"round": server.round, "client": client, **facts, **split})
     return accepted
+
+
+def _expected(
+    state: ServerState, rule: Strategy, client: str, opened: Sequence[bool] | None
+) -> Expected:
+    """What a client's reply must hold."""
+    wanted: dict[str, tuple[int, ...]] = {}
+    for cohort in state.cohorts_of(client):
+        shapes = adapter_shapes(cohort.layout, cohort.members[cohort.places[client]])
+        shut = shut_names(cohort.layout, opened)
+        wanted |= {k: v for k, v in shapes.items() if rule.travels(k) and k not in shut}
+        dtype = next(iter(cohort.tensors.values())).dtype
+    return Expected(wanted, dtype)
 
 
 def _fit_request(plan: RunPlan, number: int, opened: Sequence[bool] | None) -> bytes:
@@ -192,8 +203,7 @@ def _learn_salience(plan: RunPlan, server: Server, client: str, message: Message
 
 def _validate(state: ServerState, server: Server) -> None:
     request = encode({}, {"split": "validation", "arm": "held"})
-    clients = sorted(c for cohort in state.cohorts.values() for c in cohort.clients)
-    for some in parts_of(state.cohorts, clients):
+    for some in parts_of(state.cohorts, state.clients):
         for client, facts in server.facts("evaluate", dict.fromkeys(some, request)).items():
             told = {"round": server.round, "client": client, "members": facts.get("members")}
             server.observe("validated", told)

@@ -83,9 +83,14 @@ class ServerState:
     refused: list[dict[str, object]] = field(default_factory=list)
     failures: list[dict[str, object]] = field(default_factory=list)
 
-    def cohort_of(self, client: str) -> Cohort:
-        """The cohort a client belongs to."""
-        return next(c for c in self.cohorts.values() if client in c.places)
+    def cohorts_of(self, client: str) -> list[Cohort]:
+        """The cohorts a client belongs to: one, unless cores and plain adapters are mixed apart."""
+        return [cohort for cohort in self.cohorts.values() if client in cohort.places]
+
+    @property
+    def clients(self) -> list[str]:
+        """Everybody, sorted."""
+        return sorted({client for cohort in self.cohorts.values() for client in cohort.clients})
 
     def planned_for(self, cohort: Cohort) -> CohortPlan:
         """What was found out of a cohort's clients; a client is in one cohort only."""

@@ -167,6 +167,54 @@ def test_what_does_not_go_with_cores_is_refused(changes, message):
         assemble(make_config(**{**PQ, **changes}), make_clients())
 
 
+def test_other_blocks_have_plain_adapters_mixed_among_equal_backbones(wide):
+    adapter = {"rank": 3, "blocks": 2, "others": 1}
+    config = make_config(**{**PQ, "adapter": adapter})
+    federation, _, events = play(config, clients=two_backbones(wide), rounds=2)
+    assert not [fields for event, fields in events if event in ("failure", "refused")]
+    cohorts = federation.state.cohorts
+    assert set(cohorts) == {"core", "tiny", wide}
+    assert cohorts["tiny"].clients == ("a1", "a2")
+    for client, other in (("a1", "a2"), ("w1", "w2")):
+        cohort = cohort_of(federation, client)
+        slot = cohort.slot.cohort.take(client)
+        plain = [m for i, m in enumerate(cohort.layout.modules) if not cohort.layout.place(i)]
+        assert len(plain) == 2
+        server = cohorts["tiny" if client == "a1" else wide].take(other)
+        for module in plain:
+            given = slot[f"lora_b/{module}"] @ slot[f"lora_a/{module}"]
+            wanted = server[f"lora_b/{module}"] @ server[f"lora_a/{module}"]
+            assert torch.allclose(given, wanted, atol=1e-5)
+            assert wanted.any()
+        cores = torch.stack(
+            [
+                cohorts["core"].take(c)["core_p/0.query"]
+                for c in cohorts["core"].clients
+                if c != client
+            ]
+        )
+        assert torch.allclose(slot["core_p/0.query"], cores.mean(0), atol=1e-6)
+    with pytest.raises(InputError, match=r"adapter\.others"):
+        assemble(make_config(strategy="fedavg", adapter={"others": 1}), make_clients())
+    with pytest.raises(InputError, match=r"adapter\.others"):
+        assemble(make_config(**{**PQ, "adapter": {"others": 4, "rank": 3}}), make_clients())
+
+
+def test_cores_are_spread_over_the_depth(wide):
+    from atlas.build.models import adapted_blocks
+
+    config = make_config(adapter={"blocks": 4, "placement": "spread"})
+    assert adapted_blocks(30, config.adapter) == [6, 13, 20, 29]
+    assert adapted_blocks(12, config.adapter) == [2, 5, 8, 11]
+    assert adapted_blocks(5, config.adapter) == [0, 1, 2, 4]
+    assert adapted_blocks(30, config.adapter, 2) == [6, 13, 20, 27, 28, 29]
+    spread = {**PQ, "adapter": {"rank": 3, "blocks": 2, "placement": "spread"}}
+    federation, _, _ = play(make_config(**spread), clients=two_backbones(wide), rounds=1)
+    modules = cohort_of(federation, "w1").layout.modules
+    assert [module.split(".")[2] for module in modules] == ["1", "1", "3", "3"]
+    assert cohort_of(federation, "w1").layout.cores == cohort_of(federation, "a1").layout.cores
+
+
 @pytest.mark.parametrize("strategy", ["fedavg", "fedprox", "ditto", "atlas"])
 def test_cores_work_under_other_strategies(wide, strategy):
     """Within equal backbones cores are averaged as they are, which is exact."""
