@@ -102,7 +102,7 @@ def test_salience_is_the_sum_over_steps_of_what_autograd_says():
             if measure == "gradient":
                 wanted = sum(float(grads[name].square().sum()) for name in both)
             else:
-                wanted = sum(float((grads[n] * leaves[n]).abs().sum()) for n in both)
+                wanted = sum(float((grads[n] * leaves[n]).detach().abs().sum()) for n in both)
             assert found[i] == pytest.approx(wanted, rel=1e-4)
 
 

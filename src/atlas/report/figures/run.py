@@ -25,6 +25,7 @@ from atlas.report.figures.drawing import (
 from atlas.report.figures.heatmaps import affinity_figure, mixing_figure
 from atlas.report.figures.points import fingerprint_figure
 from atlas.report.figures.ranks import plot_ranks
+from atlas.report.figures.rounds import plot_rounds
 from atlas.report.read.cohorts import MOST_LISTED, PlannedCohort, colour, read_planned
 from atlas.report.words.english import counted
 from atlas.runs.events import read_events
@@ -151,7 +152,7 @@ def plot_run(folder: RunFolder) -> None:
     """Draw validation over rounds and every client's result into `plots/clients.png`.
 
     A run that planned who learns from whom gets the pictures of `plot_relations` as well, one that
-    granted ranks under budgets those of `plot_ranks`.
+    granted ranks under budgets those of `plot_ranks`, and all of them those of `plot_rounds`.
     """
     summary, events = read_summary(folder.summary), read_events(folder.events)
     width = 5 + max(4.0, 0.7 * len(summary["score"]["clients"]))
@@ -163,6 +164,7 @@ def plot_run(folder: RunFolder) -> None:
     figure.savefig(folder.plots / "clients.png", dpi=DPI)
     plot_relations(folder)
     plot_ranks(folder)
+    plot_rounds(folder)
 
 
 def draw_validation(axes: Axes, events: Events) -> None:

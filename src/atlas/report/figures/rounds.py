@@ -1,0 +1,207 @@
+"""The rounds of a federation in pictures: losses, who learned from whom, gates and routing.
+
+Each picture is drawn from events alone, and left out where a run has none of its kind.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.colors import ListedColormap
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+from numpy.typing import NDArray
+
+from atlas.report.figures.drawing import PALETTE, Events, new_figure, quiet, save_figures
+from atlas.report.figures.heatmaps import MOST_NUMBERS, draw_matrix
+from atlas.report.read.cohorts import PlannedCohort
+from atlas.runs.events import read_events
+from atlas.runs.folder import RunFolder
+
+MOST_PANELS = 12
+"""Clients whose masks are drawn; what of the others."""
+SHOWN_ROUNDS = 3
+"""Rounds whose W is drawn: the first, one half-way and the last."""
+MASK = ListedColormap(["#e5e7eb", PALETTE[0]])
+Series = dict[str, dict[int, list[float]]]
+"""Numbers by line and round."""
+
+
+def plot_rounds(folder: RunFolder) -> list[Path]:
+    """Draw what a run has to show of its rounds."""
+    return save_figures(folder, {"": round_figures(read_events(folder.events))})
+
+
+def round_figures(events: Events) -> Iterator[tuple[str, Figure]]:
+    """Names and figures, one at a time; those without data are left out."""
+    tasks = read_tasks(events)
+    losses = losses_figure(events, tasks)
+    if losses is not None:
+        yield "losses", losses
+    if not any(event["event"] == "planned" for event in events):
+        for cohort, mixed in last_cohorts(events).items():
+            if len(mixed[-1]["clients"]) > 1:
+                name = "relevance" if len(last_cohorts(events)) == 1 else f"relevance-{cohort}"
+                yield name, relevance_figure(mixed, tasks)
+    gates = gates_figure(events, tasks)
+    if gates is not None:
+        yield "gates", gates
+    routing = routing_figure(events)
+    if routing is not None:
+        yield "routing", routing
+
+
+def read_tasks(events: Events) -> dict[str, str]:
+    """Task of every client, as the log's first line has it."""
+    began = (event["tasks"] for event in events if event["event"] in ("started", "resumed"))
+    return dict(next(began, {}))
+
+
+def losses_figure(events: Events, tasks: Mapping[str, str]) -> Figure | None:
+    """Training and validation loss by task: the mean of its clients, and all of them as a band."""
+    trained, validated = _losses(events, tasks)
+    if not trained:
+        return None
+    figure = new_figure(10.4, 4.0)
+    left, right = figure.subplots(1, 2)
+    draw_bands(left, trained)
+    left.set(xlabel="round", ylabel="loss", title="Training: mean and range of each task's clients")
+    draw_bands(right, validated)
+    right.set(xlabel="round", ylabel="loss", title="Validation")
+    if validated:
+        left.legend(frameon=False)
+    return figure
+
+
+def _losses(events: Events, tasks: Mapping[str, str]) -> tuple[Series, Series]:
+    trained: Series = {}
+    validated: Series = {}
+    for event in events:
+        if event["event"] == "fitted" and event.get("loss") is not None:
+            line = tasks.get(event["client"], "all")
+            trained.setdefault(line, {}).setdefault(event["round"], []).append(event["loss"])
+        if event["event"] == "validated":
+            for client, scores in (event["members"] or {}).items():
+                if scores.get("loss") is not None:
+                    rounds = validated.setdefault(tasks.get(client, "all"), {})
+                    rounds.setdefault(event["round"], []).append(scores["loss"])
+    return trained, validated
+
+
+def draw_bands(axes: Axes, lines: Series) -> None:
+    """Means over rounds, and from the least to the most as a band around them."""
+    for number, (line, rounds) in enumerate(sorted(lines.items())):
+        places = sorted(rounds)
+        ink = PALETTE[number % len(PALETTE)]
+        means = [statistics.fmean(rounds[place]) for place in places]
+        axes.plot(places, means, color=ink, label=line, marker="o", markersize=2.5)
+        low, high = ([pick(rounds[place]) for place in places] for pick in (min, max))
+        axes.fill_between(places, low, high, color=ink, alpha=0.13, linewidth=0)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    quiet(axes)
+
+
+def last_cohorts(events: Events) -> dict[str, list[Mapping[str, Any]]]:
+    """All rounds in which a W was logged, by cohort."""
+    found: dict[str, list[Mapping[str, Any]]] = {}
+    for event in events:
+        if event["event"] == "mixed" and "weights" in event:
+            found.setdefault(event["cohort"], []).append(event)
+    return found
+
+
+def relevance_figure(mixed: Sequence[Mapping[str, Any]], tasks: Mapping[str, str]) -> Figure:
+    """Who learned from whom in the first round, half-way and in the last."""
+    chosen = sorted({0, len(mixed) // 2, len(mixed) - 1})[:SHOWN_ROUNDS]
+    order = PlannedCohort.read({**mixed[-1], **_groups(mixed[-1]["clients"], tasks)})
+    side = 4.6 if len(order.clients) <= MOST_NUMBERS else 5.6
+    figure = new_figure(side * len(chosen), 0.95 * side)
+    panels = np.atleast_1d(figure.subplots(1, len(chosen)))
+    for axes, place in zip(panels, chosen, strict=True):
+        event = mixed[place]
+        weights = np.array(event["weights"], dtype=np.float64)
+        weights = weights.mean(0) if weights.ndim == 3 else weights
+        values = order.arrange(weights.tolist(), event["clients"])
+        draw_matrix(axes, values, order, f"W of round {event['round']}")
+    return figure
+
+
+def _groups(clients: Sequence[str], tasks: Mapping[str, str]) -> dict[str, Any]:
+    """Clients of one task side by side."""
+    names = sorted({tasks.get(client, "") for client in clients})
+    labels = [names.index(tasks.get(client, "")) for client in clients]
+    return {"tasks": [tasks.get(client) for client in clients], "clusters": {"labels": labels}}
+
+
+def gates_figure(events: Events, tasks: Mapping[str, str]) -> Figure | None:
+    """What others count over the rounds, by task and by module; None without gates."""
+    told = [event for event in events if event["event"] == "fitted" and event.get("beta")]
+    if not told:
+        return None
+    lines: Series = {}
+    modules: dict[int, list[list[float]]] = {}
+    for event in told:
+        rounds = lines.setdefault(tasks.get(event["client"], "all"), {})
+        rounds.setdefault(event["round"], []).append(statistics.fmean(event["beta"]))
+        modules.setdefault(event["round"], []).append(event["beta"])
+    figure = new_figure(10.4, 4.0)
+    left, right = figure.subplots(1, 2, width_ratios=[3, 2])
+    draw_bands(left, lines)
+    left.axhline(0.5, color="#9aa5b1", linestyle=":", linewidth=1)
+    left.set(xlabel="round", ylabel="beta", title="What stands beside counts, of 1", ylim=(0, 1))
+    left.legend(frameon=False)
+    places = sorted(modules)
+    means = np.array([np.mean(_even(modules[place]), axis=0) for place in places]).T
+    _image(right, means, places, "Mean of all clients, by adapted module")
+    return figure
+
+
+def _even(rows: Sequence[Sequence[float]]) -> NDArray[np.float64]:
+    """Rows of one length: where backbones differ in their modules, what all have."""
+    least = min(len(row) for row in rows)
+    return np.array([row[:least] for row in rows], dtype=np.float64)
+
+
+def _image(axes: Axes, values: NDArray[np.float64], rounds: Sequence[int], title: str) -> None:
+    high = len(values) - 0.5
+    extent = (rounds[0] - 0.5, rounds[-1] + 0.5, high, -0.5)
+    image = axes.imshow(values, aspect="auto", vmin=0, vmax=1, cmap="viridis", extent=extent)
+    axes.figure.colorbar(image, ax=axes, shrink=0.85, pad=0.02).outline.set_visible(False)
+    axes.set(xlabel="round", ylabel="module", title=title)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.yaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.spines[:].set_visible(False)
+
+
+def routing_figure(events: Events) -> Figure | None:
+    """Which modules travelled for whom in which round, and the bytes; None if all always did."""
+    routed = [event for event in events if event["event"] == "routed"]
+    if not routed:
+        return None
+    masks: dict[str, dict[int, list[bool]]] = {}
+    for event in routed:
+        for client, mask in event["open"].items():
+            masks.setdefault(client, {})[event["round"]] = mask
+    shown = sorted(masks)[:MOST_PANELS]
+    columns = min(4, len(shown))
+    rows = -(-len(shown) // columns)
+    figure = new_figure(2.9 * columns, 1.75 * rows + 0.6)
+    panels = np.atleast_1d(figure.subplots(rows, columns, sharex=True)).flatten()
+    for axes, client in zip(panels, shown, strict=False):
+        rounds = sorted(masks[client])
+        values = np.array([masks[client][number] for number in rounds], dtype=np.float64).T
+        extent = (rounds[0] - 0.5, rounds[-1] + 0.5, len(values) - 0.5, -0.5)
+        axes.imshow(values, aspect="auto", cmap=MASK, vmin=0, vmax=1, extent=extent)
+        axes.set_title(f"{client}, {values.mean():.0%} open", fontsize=9)
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        axes.spines[:].set_visible(False)
+    for axes in panels[len(shown) :]:
+        axes.set_visible(False)
+    left_out = f"; {len(masks) - len(shown)} more clients" if len(masks) > len(shown) else ""
+    figure.suptitle(f"Modules (rows) that travelled, by round: blue is open{left_out}", fontsize=10)
+    return figure
