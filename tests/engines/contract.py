@@ -152,7 +152,10 @@ def make_offer(federation, client, seed, size=0.05):
 
 def requests(task, **facts):
     """The same request for everybody, with every fact that the contract names."""
-    assert set(facts) == set(CONTRACTS[task].request.facts.model_fields)
+    fields = CONTRACTS[task].request.facts.model_fields
+    usual = {name: field.default for name, field in fields.items() if not field.is_required()}
+    facts = {**usual, **facts}
+    assert set(facts) == set(fields)
     return dict.fromkeys(CLIENTS, encode({}, facts))
 
 
@@ -164,9 +167,9 @@ def make_request(federation, task, client):
         "fingerprint": {"settings": prints},
         "capacity": {},
         "assign": {"ranks": ranks, "point": 1, "trial": False},
-        "fit": {"round": 1},
+        "fit": {"round": 1, "open": None, "measure": None},
         "evaluate": {"split": "test", "arm": "alone"},
-        "adapter": {"arm": "final"},
+        "adapter": {"arm": "final", "form": "plain"},
         "save": {},
     }
     if task == "deliver":

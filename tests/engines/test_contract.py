@@ -55,6 +55,7 @@ RUNS = {
     "flora": {"strategy": "flora", "train": {"keep_moments": True}},
     "ditto": {"strategy": "ditto", "alone": False, "split": {"point": 2}},
     "body": {"strategy": "fedavg-body", "keep_best": True},
+    "mosaic": {"strategy": "mosaic", "adapter": {"ranks": {}}, "route": {"budget": 0.5}},
 }  # fmt: skip
 
 
@@ -84,13 +85,14 @@ def test_all_that_is_said_in_a_run_is_in_the_contract(make, name, tmp_path):
 
 
 def check_log(log):
-    """Nothing is left to defaults, but what a client that is not split has not to tell."""
+    """Nothing is left to defaults, but what is told only where it is asked for or there is any."""
+    where_there_is = {"split_up", "split_down", "beta", "salience"}
     for task, requests, replies in log:
         asked, told = CONTRACTS[task].request.facts, CONTRACTS[task].reply.facts
         for request, reply in zip(requests.values(), replies.values(), strict=True):
             assert isinstance(reply, Message)
             assert set(request.facts) == set(asked.model_fields)
-            assert set(told.model_fields) - set(reply.facts) <= {"split_up", "split_down"}
+            assert set(told.model_fields) - set(reply.facts) <= where_there_is
 
 
 @every_task

@@ -62,8 +62,11 @@ class Federation:
     @property
     def ranks(self) -> dict[str, tuple[int, ...]]:
         """The ranks of every holder's adapter."""
-        held = (group.arms["held"] for group in self.engine.groups)
-        return {member.id: member.ranks for cohort in held for member in cohort.members}
+        found: dict[str, tuple[int, ...]] = {}
+        for cohort in self.state.cohorts.values():
+            for member in cohort.members:
+                found[member.id] = found.get(member.id, ()) + member.ranks
+        return found
 
     @property
     def has_shadows(self) -> bool:

@@ -182,7 +182,7 @@ def _expected(
 
 
 def _fit_request(plan: RunPlan, number: int, opened: Sequence[bool] | None) -> bytes:
-    facts: dict[str, object] = {"round": number}
+    facts: dict[str, object] = {"round": number, "open": None, "measure": None}
     if opened is not None:
         facts["open"] = [module for module, is_open in enumerate(opened) if is_open]
         first = "gradient" if number == 1 else "product"  # nothing is learned yet to be multiplied

@@ -53,7 +53,7 @@ def distances(one, two):
     stack = stack_cohorts([one])
     everybody = torch.arange(len(one.members))
     anchor = Anchor(two.tensors, torch.ones(len(one.members)))
-    return anchor.cost(stack, everybody, one.layout.modules)
+    return anchor.cost(stack, everybody, one.layout)
 
 
 def test_fedprox_without_strength_is_fedavg_bit_for_bit():

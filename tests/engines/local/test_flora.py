@@ -170,7 +170,7 @@ def test_the_adapter_handed_over_is_all_that_was_added():
             rank = int(torch.linalg.matrix_rank(wanted))
             assert adapter[f"lora_a/{module}"].shape[0] == rank
     shadow = federation.engine.groups[0].arms["shadow"]
-    assert adapter_sha256(whole_adapter(shadow, "a1")) == adapter_sha256(shadow.take("a1"))
+    assert adapter_sha256(whole_adapter(None, shadow, "a1")) == adapter_sha256(shadow.take("a1"))
 
 
 @pytest.mark.parametrize("changes", [{}, {"alone": False}, {"train": {"keep_moments": True}}])

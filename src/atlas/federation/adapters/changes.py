@@ -67,7 +67,7 @@ class Beside:
         return Beside(tensors, self.ready.index_select(0, index))
 
 
-class Rows(Protocol):
+class StackedRows(Protocol):
     """What is read of a stack; see `batching.forward.Stack`."""
 
     @property
@@ -91,7 +91,9 @@ class Rows(Protocol):
         ...
 
 
-def changes_of(layout: Layout, bases: Mapping[str, Factors], rows: Rows) -> dict[str, LoraChange]:
+def changes_of(
+    layout: Layout, bases: Mapping[str, Factors], rows: StackedRows
+) -> dict[str, LoraChange]:
     """What the adapters of a stack add, by module."""
     found = {}
     for i, module in enumerate(layout.modules):
@@ -117,7 +119,7 @@ def changes_of(layout: Layout, bases: Mapping[str, Factors], rows: Rows) -> dict
     return found
 
 
-def scalar_betas(layout: Layout, rows: Rows) -> Tensor:
+def scalar_betas(layout: Layout, rows: StackedRows) -> Tensor:
     """What stands beside counts in every row and module [n, modules], where a gate is a number."""
     if rows.beside is None or layout.gate != "scalar":
         raise ValueError("there is no gate that is one number")
