@@ -15,6 +15,7 @@ from atlas.config.plan import (
     Positive,
     RankSettings,
     RelationSettings,
+    RelevanceSettings,
     Settings,
     Share,
     SplitSettings,
@@ -302,6 +303,7 @@ class FederationConfig(Settings):
     fingerprint: FingerprintSettings = FingerprintSettings()
     clusters: ClusterSettings = ClusterSettings()
     relation: RelationSettings = RelationSettings()
+    relevance: RelevanceSettings = RelevanceSettings()
     data: DataSettings = DataSettings()
     tasks: dict[str, TaskSettings] = Field(
         default_factory=dict, description="tasks of the user's own, by name"
