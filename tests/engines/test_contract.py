@@ -55,6 +55,8 @@ RUNS = {
     "flora": {"strategy": "flora", "train": {"keep_moments": True}},
     "ditto": {"strategy": "ditto", "alone": False, "split": {"point": 2}},
     "body": {"strategy": "fedavg-body", "keep_best": True},
+    "simgrad": {"strategy": "simgrad", "relevance": {"sketch": 64}},
+    "repsim": {"strategy": "repsim", "relevance": {"anchors": 6}},
 }  # fmt: skip
 
 
@@ -75,6 +77,7 @@ def test_all_that_is_said_in_a_run_is_in_the_contract(make, name, tmp_path):
     log = federation.engine.log + again.engine.log
     check_log(log)
     planned = {"fingerprint", "capacity", "assign"} if name == "atlas" else set()
+    planned |= {"signature"} if name in ("simgrad", "repsim") else set()
     lasting = {"fit", "deliver", "evaluate", "adapter", "save", "load"}
     assert {task for task, _, _ in log} == planned | lasting
     offers = [r.facts["offers"] for task, rs, _ in log if task == "deliver" for r in rs.values()]

@@ -102,11 +102,11 @@ def find_model(config: FederationConfig, name: str) -> Model:
         head=backbone.head_layers,
         alpha=settings.alpha,
     )
-    prefix = _prefix(config.train, backbone, first)
+    prefix = find_prefix(config.train, backbone, first)
     return Model(backbone, layout, first, prefix, find_autocast(config))
 
 
-def _prefix(
+def find_prefix(
     settings: TrainSettings, backbone: TransformerBackbone, blocks: int
 ) -> PrefixCache | None:
     """The cache of the blocks below; one per process, so that all runs of a study share it."""

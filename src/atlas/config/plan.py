@@ -94,7 +94,7 @@ class RelevanceSettings(Settings):
         "backbone.name has",
     )
     batches: Annotated[int, Field(ge=1, le=64)] = Field(
-        4, description="simgrad: most batches of 16 examples that are looked at in a round"
+        2, description="simgrad: most batches of 16 examples that are looked at in a round"
     )
     sketch: Positive = Field(1024, description="simgrad: numbers that a gradient is sketched to")
     clip: Annotated[float, Field(gt=0)] = Field(
@@ -113,7 +113,7 @@ class RelevanceSettings(Settings):
         True, description="whether the mean of all clients is taken off, if three or more are known"
     )
     temperature: Annotated[float, Field(ge=0.01)] = Field(
-        0.2, description="of the softmax over the others; the smaller, the fewer count"
+        0.15, description="of the softmax over the others; the smaller, the fewer count"
     )
     nearest: Positive = Field(16, description="most others that a client learns from")
 

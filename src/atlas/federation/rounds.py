@@ -1,4 +1,4 @@
-"""The round loop: fit, guard, relate, mix, deliver. It hides nothing and knows no engine."""
+"""The round loop: fit, guard, sign, relate, mix, deliver. It hides nothing and knows no engine."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from atlas.federation.mixing.apply import mix_cohort, relate, view_of
 from atlas.federation.mixing.deliver import Mixing, Taken, deliver, describe_mixing, keepers
 from atlas.federation.mixing.parts import mix_part, parts_of
 from atlas.federation.server import RunPlan, Server, ServerState
+from atlas.federation.signatures.gather import gather_signatures
 from atlas.federation.strategies.base import Strategy
 from atlas.runs.events import Observe
 from atlas.runs.seeds import generator
@@ -58,6 +59,7 @@ def run_round(plan: RunPlan, state: ServerState, transport: Transport, observe: 
     server = Server(state, transport, observe, number)
     rule = plan.strategy
     accepted = _fit(state, server, clients, rule)
+    gather_signatures(plan, server, list(accepted))
     for name, cohort in list(state.cohorts.items()):
         replied = {c: m.tensors for c, m in accepted.items() if c in cohort.places}
         trained = cohort.put(replied)

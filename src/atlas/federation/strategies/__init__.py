@@ -1,6 +1,6 @@
 """The strategies that ship with Atlas; importing this package registers them."""
 
-from atlas.federation.strategies import baselines, graphs, peers
+from atlas.federation.strategies import baselines, graphs, peers, relevance
 from atlas.federation.strategies.base import (
     STRATEGIES,
     Strategy,
@@ -20,4 +20,5 @@ __all__ = [
     "list_strategies",
     "peers",
     "register",
+    "relevance",
 ]
