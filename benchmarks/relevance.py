@@ -2,8 +2,9 @@
 
 Clients of three tasks, three each, and one whose texts and answers are random words, run a few
 rounds. After each, what every client would take from every other is compared: AUC of same-task
-against other-task pairs, garbage left out; and what the garbage client gets. `real` reads csqa,
-squad, mnli (as a text task) and one gsm8k client from `ATLAS_DATA`, on a small causal model:
+against other-task pairs, garbage left out; and what the garbage client gets. `demo-labels` gives it
+the labels of a real task, drawn at random. `real` reads csqa, squad, mnli (as a text task) and one
+gsm8k client from `ATLAS_DATA`, on a small causal model:
 
     python benchmarks/relevance.py demo strategy=simgrad
     python benchmarks/relevance.py real strategy=simgrad backbone.name=MODEL relevance.probe=MODEL
@@ -18,7 +19,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 from torch import Tensor
 
 from atlas.build.federation import assemble
@@ -54,14 +54,14 @@ LABELS = ["yes", "maybe", "no"]
 """mnli's entailment, neutral and contradiction in words."""
 GARBAGE = "garbage"
 ANSWERS = 8
-"""Labels of a garbage client among classifiers."""
 
 
 def main(case: str, overrides: Sequence[str]) -> None:
     """Run one case and print what was found."""
     with tempfile.TemporaryDirectory() as place:
-        config, clients = CASES[case](Path(place), [*COMMON, *overrides])
-        clients = [*clients, garbage(clients, config.seed)]
+        make, labels = CASES[case]
+        config, clients = make(Path(place), [*COMMON, *overrides])
+        clients = [*clients, garbage(clients, config.seed, labels)]
         groups = {client.id: client.task.name for client in clients}
         federation = assemble(config, clients)
         matrices: list[Tensor] = []
@@ -127,10 +127,11 @@ def real_case(place: Path, overrides: list[str]) -> tuple[FederationConfig, list
     return config, [*load_clients(config), *lone]
 
 
-CASES = {"demo": demo_case, "real": real_case}
+CASES = {"demo": (demo_case, ANSWERS), "demo-labels": (demo_case, 0), "real": (real_case, 0)}
+"""Clients of each case, and how many labels of its own a garbage client has; 0: its task's."""
 
 
-def garbage(clients: Sequence[ClientData], seed: int) -> ClientData:
+def garbage(clients: Sequence[ClientData], seed: int, own_labels: int) -> ClientData:
     """A client whose texts and answers are words of everybody's, drawn at random."""
     like, draw = clients[0], generator(seed, "benchmark", GARBAGE)
     texts = [t for c in clients for e in c.train for t in (*e.texts, e.answer)]
@@ -139,15 +140,13 @@ def garbage(clients: Sequence[ClientData], seed: int) -> ClientData:
     def some(count: int) -> str:
         return " ".join(words[i] for i in draw.integers(len(words), size=max(1, count)))
 
-    labels = tuple(words[i] for i in draw.permutation(len(words))[:ANSWERS])
-    task = replace(like.task, name=GARBAGE, choices="")
-    if task.kind == "classification":
-        task = replace(task, labels=labels)
+    labels = tuple(words[i] for i in draw.permutation(len(words))[:own_labels])
+    task = replace(like.task, name=GARBAGE, choices="", labels=labels or like.task.labels)
 
     def spoilt(example: Example) -> Example:
         junk = tuple(some(len(text.split())) for text in example.texts)
         if task.kind == "classification":
-            return Example(junk, int(draw.integers(len(labels))))
+            return Example(junk, int(draw.integers(len(task.labels))))
         return Example(junk, -1, some(len(example.answer.split())))
 
     splits = {s: tuple(map(spoilt, getattr(like, s))) for s in ("train", "validation", "test")}

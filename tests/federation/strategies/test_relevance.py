@@ -71,12 +71,14 @@ def naive(view):
         if k not in known or not others:
             w[k, k] = 1.0
             continue
-        cos = {l: sum(a * b for a, b in zip(rows[k], rows[l], strict=True)) / size[k] / size[l]
-               for l in others}  # fmt: skip
-        near = sorted(others, key=lambda l: -cos[l])[: settings.nearest]
-        total = sum(math.exp(cos[l] / settings.temperature) for l in near)
-        for l in near:
-            w[k, l] = math.exp(cos[l] / settings.temperature) / total
+        cos = {}
+        for j in others:
+            product = sum(a * b for a, b in zip(rows[k], rows[j], strict=True))
+            cos[j] = product / size[k] / size[j]
+        near = sorted(others, key=cos.get, reverse=True)[: settings.nearest]
+        total = sum(math.exp(cos[j] / settings.temperature) for j in near)
+        for j in near:
+            w[k, j] = math.exp(cos[j] / settings.temperature) / total
     return w
 
 
@@ -161,7 +163,7 @@ def test_what_all_have_in_common_hides_groups_unless_it_is_taken_off():
 def test_a_round_knows_signatures_by_client_and_waits_until_there_are_some():
     members = [Member(f"c{i}", (2, 2), ("a", "b")) for i in range(4)]
     cohort = initial_cohort(LAYOUT, members, 0, dtype=torch.float64)
-    tasks = {client: "t" for client in cohort.clients}
+    tasks = dict.fromkeys(cohort.clients, "t")
     settings = RelevanceSettings(temperature=0.3)
     plan = RunPlan(find_strategy("simgrad"), tasks, 3, 0, relevance=settings)
     state = ServerState({"law": cohort}, examples=dict.fromkeys(cohort.clients, 10))

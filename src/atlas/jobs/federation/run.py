@@ -21,7 +21,6 @@ from atlas.runs.checkpoint import Checkpoint
 from atlas.runs.events import Observe, Progress
 from atlas.runs.folder import RunFolder
 
-
 _SIGNATURE = "|signature|"
 """Begins the name of a client's signature; names of adapters begin with their backbone's."""
 
