@@ -108,8 +108,7 @@ def test_representations_are_means_over_tokens_of_the_adapted_model():
             if f"lora_a/{name}" in held:
                 scale = group.model.layout.alpha / held[f"lora_a/{name}"].shape[0]
                 linear.weight.data += scale * held[f"lora_b/{name}"] @ held[f"lora_a/{name}"]
-    task, texts = make_task(), anchor_texts(12, group_seed := federation.config.seed)
-    assert group_seed == 0 and len(set(texts)) == 12
+    task, texts = make_task(), anchor_texts(12, federation.config.seed)
     for row, text in enumerate(texts):
         inputs = backbone.tokenize(task, [Example((text,), 0)], 32)
         hidden = backbone.embed(inputs)
@@ -117,10 +116,6 @@ def test_representations_are_means_over_tokens_of_the_adapted_model():
         for block in range(backbone.depth):
             hidden = backbone.block(block, hidden, context)
         assert torch.allclose(hidden[0].mean(0), found["a1"][row], atol=1e-9)
-
-
-def test_the_first_anchors_of_many_are_those_of_few():
-    assert anchor_texts(40, 5)[:7] == anchor_texts(7, 5) != anchor_texts(7, 6)
 
 
 def test_signatures_are_averaged_over_rounds_and_zero_where_unknown():
