@@ -119,7 +119,7 @@ def wide_tiny(folder, width=48, blocks=4):
         num_attention_heads=4,
         intermediate_size=2 * width,
         max_position_embeddings=64,
-        initializer_range=0.3,
+        initializer_range=0.1,
     )
     with torch.random.fork_rng():
         torch.manual_seed(3)

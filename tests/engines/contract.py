@@ -162,12 +162,14 @@ def requests(task, **facts):
 def make_request(federation, task, client):
     """A request of any task as the server would send it to a client that is at its start."""
     prints = federation.plan.fingerprint.model_dump(mode="json")
+    relevance = federation.plan.relevance.model_dump(mode="json")
     ranks = [1, 3, 2, 2]
     facts = {
         "fingerprint": {"settings": prints},
         "capacity": {},
         "assign": {"ranks": ranks, "point": 1, "trial": False},
         "fit": {"round": 1, "open": None, "measure": None},
+        "signature": {"round": 1, "kind": "gradient", "settings": relevance},
         "evaluate": {"split": "test", "arm": "alone"},
         "adapter": {"arm": "final", "form": "plain"},
         "save": {},
@@ -218,6 +220,9 @@ SPOILT_FACTS = {
         {"ranks": [True, 1, 1, 1]}, {"point": 0}, {"point": 99}, {"trial": 1},
     ],
     "fit": [{"round": 0}, {"round": 1.0}, {"round": True}],
+    "signature": [
+        {"round": 0}, {"kind": "none"}, {"settings": {"sketch": 0}}, {"settings": {"ema": 1.0}},
+    ],
     "deliver": [{"offers": 1}, {"offers": 3}, {"offers": -1}, {"offers": True}, {"round": 0}],
     "evaluate": [
         {"arm": "held"}, {"split": "validation"}, {"split": "train"}, {"arm": "shadow"},

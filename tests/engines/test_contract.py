@@ -56,6 +56,8 @@ RUNS = {
     "ditto": {"strategy": "ditto", "alone": False, "split": {"point": 2}},
     "body": {"strategy": "fedavg-body", "keep_best": True},
     "mosaic": {"strategy": "mosaic", "adapter": {"ranks": {}}, "route": {"budget": 0.5}},
+    "simgrad": {"strategy": "simgrad", "relevance": {"sketch": 64}},
+    "repsim": {"strategy": "repsim", "relevance": {"anchors": 6}},
 }  # fmt: skip
 
 
@@ -76,6 +78,7 @@ def test_all_that_is_said_in_a_run_is_in_the_contract(make, name, tmp_path):
     log = federation.engine.log + again.engine.log
     check_log(log)
     planned = {"fingerprint", "capacity", "assign"} if name == "atlas" else set()
+    planned |= {"signature"} if name in ("simgrad", "repsim", "mosaic") else set()
     lasting = {"fit", "deliver", "evaluate", "adapter", "save", "load"}
     assert {task for task, _, _ in log} == planned | lasting
     offers = [r.facts["offers"] for task, rs, _ in log if task == "deliver" for r in rs.values()]

@@ -3,12 +3,14 @@
 import pytest
 import torch
 
+from atlas.config.plan import RelevanceSettings
 from atlas.federation.adapters.adapter import adapter_sha256
 from atlas.federation.exchange.contents import ARMS, SHARES
 from atlas.federation.exchange.guard import Expected, check_reply
 from atlas.federation.exchange.message import Message, decode, encode
 from atlas.federation.exchange.transport import Failure
 from atlas.federation.mixing.deliver import pack_mixtures, unpack_mixtures
+from atlas.federation.signatures.signature import longest, signature_width
 from tests.engines.contract import (
     CLIENTS,
     alike,
@@ -272,3 +274,35 @@ def test_whoever_shares_an_adapter_is_scored_by_name(make):
     assert members == {
         "pooled-colour": {"a1", "a2"}, "pooled-shape": {"b1", "b2"}, "pooled-size": {"c1"},
     }  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", ["gradient", "representation"])
+def test_signatures_are_comparable_between_all_clients_and_change_nothing(make, kind):
+    federation = opened(make)
+    fit(federation)
+    before = states(federation)
+    relevance = {"sketch": 48, "anchors": 9, "batches": 1, "clip": 0.01, "noise": 1e-3}
+    plan = RelevanceSettings(**relevance)
+    asked = requests("signature", round=2, kind=kind, settings=plan.model_dump(mode="json"))
+    found = answers(federation, "signature", asked)
+    assert states(federation) == before
+    for client, reply in found.items():
+        values = reply.tensors["signature"]
+        shapes = {"signature": (signature_width(kind, plan),)}
+        expected = Expected(shapes, max_norm=longest(kind, plan))
+        assert isinstance(check_reply(encode(reply.tensors, reply.facts), expected), Message)
+        train = len(federation.holders[client].data.train)
+        if kind == "gradient":
+            assert reply.facts["examples"] == min(train, 16)
+            assert reply.facts["clip"] == 0.01 < reply.facts["norm"]
+            assert reply.facts["noise"] == pytest.approx(1e-5)
+        else:
+            told = {"examples": 9, "clip": None, "noise": 0.0}
+            assert {name: reply.facts[name] for name in told} == told
+            assert float(values.norm()) == pytest.approx(1.0)
+    for client, reply in found.items():
+        apart = answers(federation, "signature", {client: asked[client]})[client]
+        assert apart.tensors["signature"].equal(reply.tensors["signature"])
+    later = requests("signature", round=3, kind=kind, settings=plan.model_dump(mode="json"))
+    again = answers(federation, "signature", later)["a1"].tensors["signature"]
+    assert again.equal(found["a1"].tensors["signature"]) == (kind == "representation")

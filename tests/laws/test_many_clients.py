@@ -58,6 +58,7 @@ def make_view(n=MANY):
         tasks=tuple(f"t{i % 4}" for i in range(n)),
         round=1,
         features=features,
+        signatures=torch.from_numpy(draw.standard_normal((n, 7))),
         clusters=tuple(i % 5 for i in range(n)),
         norms=lambda: norms,
     )

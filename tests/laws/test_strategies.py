@@ -39,6 +39,7 @@ def make_view(n=4):
         tasks=("x", "y", "x", "y")[:n],
         round=1,
         features=unit_rows(torch.randn(n, 3, generator=draw, dtype=torch.float64)),
+        signatures=torch.randn(n, 5, generator=draw, dtype=torch.float64),
         clusters=(0, 1, 0, 1)[:n],
         norms=lambda: torch.tensor([2.0, 0.5, 1.5, 4.0][:n], dtype=torch.float64),
     )
@@ -86,6 +87,7 @@ def test_client_order_is_irrelevant(name):
         examples=view.examples[order],
         tasks=tuple(view.tasks[i] for i in order),
         features=view.features[order],
+        signatures=view.signatures[order],
         clusters=tuple(view.clusters[i] for i in order),
         norms=lambda: view.norms()[order],
     )

@@ -4,6 +4,7 @@ from sklearn import metrics as reference
 
 from atlas.ops.metrics import (
     accuracy,
+    auc,
     balanced_accuracy,
     class_scores,
     confusion,
@@ -55,3 +56,14 @@ def test_weighted_right_answers_average_to_the_metric():
     wanted = balanced_accuracy(table)
     assert (right * example_weights(truth, "matthews")).mean() == pytest.approx(wanted)
     assert example_weights(np.array([1, 1]), "f1").tolist() == [1.0, 1.0]
+
+
+def test_auc_counts_pairs_that_are_in_order():
+    draw = np.random.default_rng(0)
+    higher, lower = draw.integers(0, 9, 30).tolist(), draw.integers(0, 7, 50).tolist()
+    counted = sum(1.0 if h > low else 0.5 if h == low else 0.0 for h in higher for low in lower)
+    assert auc(higher, lower) == pytest.approx(counted / 1500)
+    assert auc([2.0, 3.0], [1.0]) == 1.0
+    assert auc([1.0], [1.0]) == 0.5
+    with pytest.raises(ValueError, match="both sides"):
+        auc([], [1.0])

@@ -20,6 +20,7 @@ from atlas.build.models import (
     text_limits,
 )
 from atlas.build.plugins import load_plugins
+from atlas.build.relevance import find_probe, signature_stores
 from atlas.config.federation import FederationConfig
 from atlas.config.plan import FingerprintSettings
 from atlas.data.clients import load_clients
@@ -85,6 +86,8 @@ class Federation:
                 splits = (client.train, client.validation, client.test)
                 digest.update(repr((client.id, client.task, splits)).encode())
         names = {holder.data.backbone for holder in self.holders.values()}
+        if self.plan.strategy.signature == "gradient":
+            names.add(self.config.relevance.probe)
         weights = {n: open_backbone(self.config, n).weights_id for n in sorted(names)}
         plugins = load_plugins(self.config.plugins)
         return {
@@ -113,6 +116,8 @@ def assemble(
     named = [replace(c, backbone=c.backbone or config.backbone.name) for c in clients]
     named = deal_devices(config, named)
     holders = POOLS[strategy.pool](named)
+    if strategy.signature == "gradient":
+        find_probe(config, config.relevance.probe)  # one that will not do is told before all else
     groups, server = _groups(config, strategy, holders)
     engine = LocalEngine(
         groups,
@@ -134,6 +139,7 @@ def assemble(
         clusters=config.clusters,
         relation=config.relation,
         route=config.route,
+        relevance=config.relevance,
         print_shapes=_print_shapes(groups, fingerprint),
         ranks=config.ranks,
         split=config.split,
@@ -260,6 +266,7 @@ def _group(
         shares=SHARES if strategy.keep_best or free else (1.0,),
         accepting="fittest" if free else "unless worse",
         deliver=strategy.deliver,
+        signing=signature_stores(config),
     )
 
 

@@ -109,7 +109,7 @@ def find_model(config: FederationConfig, name: str, others: int = 0) -> Model:
         head=backbone.head_layers,
         alpha=settings.alpha,
     )
-    prefix = _prefix(config.train, backbone, chosen[0])
+    prefix = find_prefix(config.train, backbone, chosen[0])
     return Model(backbone, layout, chosen[0], prefix, find_autocast(config))
 
 
@@ -144,7 +144,7 @@ def core_places(backbone: Backbone, settings: AdapterSettings) -> tuple[str, ...
     return tuple(places)
 
 
-def _prefix(
+def find_prefix(
     settings: TrainSettings, backbone: TransformerBackbone, blocks: int
 ) -> PrefixCache | None:
     """The cache of the blocks below; one per process, so that all runs of a study share it."""

@@ -15,6 +15,7 @@ from atlas.config.plan import (
     Positive,
     RankSettings,
     RelationSettings,
+    RelevanceSettings,
     RouteSettings,
     Settings,
     Share,
@@ -325,6 +326,7 @@ class FederationConfig(Settings):
     clusters: ClusterSettings = ClusterSettings()
     relation: RelationSettings = RelationSettings()
     route: RouteSettings = RouteSettings()
+    relevance: RelevanceSettings = RelevanceSettings()
     data: DataSettings = DataSettings()
     tasks: dict[str, TaskSettings] = Field(
         default_factory=dict, description="tasks of the user's own, by name"

@@ -1,4 +1,4 @@
-"""Settings of the plan: fingerprints, clusters, who relates to whom, devices, ranks and splits."""
+"""Settings of the plan: fingerprints, clusters, relations, relevance, devices, ranks and splits."""
 
 from __future__ import annotations
 
@@ -105,6 +105,39 @@ class RouteSettings(Settings):
     hysteresis: Annotated[float, Field(ge=0)] = Field(
         0.25, description="by how much more a shut module must count to take an open one's place"
     )
+
+
+class RelevanceSettings(Settings):
+    """From signatures, which clients send after every fit, to who is relevant to whom."""
+
+    probe: str = Field(
+        "tiny-causal",
+        description="simgrad: frozen causal model that takes everybody's gradients; a name as "
+        "backbone.name has",
+    )
+    batches: Annotated[int, Field(ge=1, le=64)] = Field(
+        2, description="simgrad: most batches of 16 examples that are looked at in a round"
+    )
+    sketch: Positive = Field(1024, description="simgrad: numbers that a gradient is sketched to")
+    clip: Annotated[float, Field(gt=0)] = Field(
+        1.0, description="simgrad: largest length of a signature"
+    )
+    noise: Annotated[float, Field(ge=0)] = Field(
+        1e-4, description="simgrad: Gaussian noise on each number sent, as a share of clip"
+    )
+    anchors: Annotated[int, Field(ge=4, le=1024)] = Field(
+        64, description="repsim: generated texts on which representations are compared"
+    )
+    ema: Annotated[float, Field(ge=0, lt=1)] = Field(
+        0.5, description="share of what was known before in a client's signature"
+    )
+    centre: bool = Field(
+        True, description="whether the mean of all clients is taken off, if three or more are known"
+    )
+    temperature: Annotated[float, Field(ge=0.01)] = Field(
+        0.15, description="of the softmax over the others; the smaller, the fewer count"
+    )
+    nearest: Positive = Field(16, description="most others that a client learns from")
 
 
 MB = 2**20

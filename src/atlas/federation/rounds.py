@@ -1,4 +1,4 @@
-"""The round loop: fit, guard, relate, mix, deliver. It hides nothing and knows no engine."""
+"""The round loop: fit, guard, sign, relate, mix, deliver. It hides nothing and knows no engine."""
 
 from __future__ import annotations
 
@@ -27,6 +27,7 @@ from atlas.federation.mixing.deliver import (
 )
 from atlas.federation.mixing.parts import mix_part, parts_of
 from atlas.federation.server import RunPlan, Server, ServerState
+from atlas.federation.signatures.gather import gather_signatures
 from atlas.federation.strategies.base import Strategy
 from atlas.runs.events import Observe
 from atlas.runs.seeds import generator
@@ -68,6 +69,7 @@ def run_round(plan: RunPlan, state: ServerState, transport: Transport, observe: 
     rule = plan.strategy
     opened = open_modules(plan, server)
     accepted = _fit(plan, server, clients, opened)
+    gather_signatures(plan, server, list(accepted))
     for name, cohort in list(state.cohorts.items()):
         replied = {
             client: {name: v for name, v in message.tensors.items() if name in cohort.tensors}

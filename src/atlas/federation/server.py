@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from torch import Tensor
+
 from atlas.config.plan import (
     ClusterSettings,
     FingerprintSettings,
     RankSettings,
     RelationSettings,
+    RelevanceSettings,
     RouteSettings,
     SplitSettings,
 )
@@ -68,6 +71,7 @@ class ServerState:
         planned: What was found out before the first round, by backbone; kept beside the rounds.
         granted: What was granted to each client before the first round; empty for fixed ranks.
         routes: What is known of every client's modules, where some of them do not travel.
+        signatures: What each client last told of itself, averaged over rounds [d], float64.
         ledger: Bytes so far.
         refused: Replies that the guard did not let in.
         failures: Clients that did not do what they were asked.
@@ -79,6 +83,7 @@ class ServerState:
     planned: dict[str, CohortPlan] = field(default_factory=dict)
     granted: dict[str, dict[str, object]] = field(default_factory=dict)
     routes: RouteState = field(default_factory=RouteState)
+    signatures: dict[str, Tensor] = field(default_factory=dict)
     ledger: Ledger = field(default_factory=Ledger)
     refused: list[dict[str, object]] = field(default_factory=list)
     failures: list[dict[str, object]] = field(default_factory=list)
@@ -93,9 +98,9 @@ class ServerState:
         return sorted({client for cohort in self.cohorts.values() for client in cohort.clients})
 
     def planned_for(self, cohort: Cohort) -> CohortPlan:
-        """What was found out of a cohort's clients; a client is in one cohort only."""
+        """What was found out of a cohort's clients; nothing of clients that are no cohort."""
         names = (name for name, own in self.cohorts.items() if own.clients == cohort.clients)
-        return self.planned.get(next(names), CohortPlan({}))
+        return self.planned.get(next(names, ""), CohortPlan({}))
 
 
 @dataclass
@@ -153,9 +158,13 @@ class Server:
         self.observe("failure", entry)
 
     def refuse(self, client: str, reason: str) -> None:
+        """Record an adapter that is not used; its client is given back the last good one."""
+        self.refused.add(client)
+        self.pass_over(client, reason)
+
+    def pass_over(self, client: str, reason: str) -> None:
         """Record a reply that is not used."""
         entry = {"round": self.round, "client": client, "reason": reason}
-        self.refused.add(client)
         self.state.refused.append(entry)
         self.observe("refused", entry)
 
@@ -175,6 +184,7 @@ class RunPlan:
         fingerprint: What clients tell of their data, where the strategy asks.
         clusters: How clients are grouped, where the strategy needs groups.
         relation: How affinities become W.
+        relevance: What signatures are and how they become W, where the strategy asks for them.
         print_shapes: Name and shape of every tensor of a client's fingerprint.
         route: Which modules travel.
         ranks: How ranks are granted.
@@ -192,6 +202,7 @@ class RunPlan:
     fingerprint: FingerprintSettings = FingerprintSettings()
     clusters: ClusterSettings = ClusterSettings()
     relation: RelationSettings = RelationSettings()
+    relevance: RelevanceSettings = RelevanceSettings()
     print_shapes: Mapping[str, Mapping[str, tuple[int, ...]]] = field(default_factory=dict)
     route: RouteSettings = RouteSettings()
     ranks: RankSettings = RankSettings()

@@ -32,6 +32,14 @@ def balanced_accuracy(table: NDArray[np.float64]) -> float:
     return float((np.diag(table)[present] / table.sum(1)[present]).mean())
 
 
+def auc(higher: Sequence[float], lower: Sequence[float]) -> float:
+    """How often one of `higher` is above one of `lower`, ties counting half: the area under ROC."""
+    if not len(higher) or not len(lower):
+        raise ValueError("an AUC needs values on both sides")
+    gaps = np.asarray(higher, dtype=np.float64)[:, None] - np.asarray(lower, dtype=np.float64)
+    return float((gaps > 0).mean() + (gaps == 0).mean() / 2)
+
+
 def f1(table: NDArray[np.float64]) -> float:
     """F1 of class 1 for two classes, the mean over classes for more."""
     wrong = table.sum(0) + table.sum(1)

@@ -5,8 +5,6 @@ import numpy as np
 from atlas.report.figures.rounds import (
     gates_figure,
     losses_figure,
-    read_tasks,
-    relevance_figure,
     round_figures,
     routing_figure,
 )
@@ -34,7 +32,6 @@ def make_events(rounds=4):
 def test_a_run_with_everything_has_all_pictures():
     assert [name for name, _ in round_figures(make_events())] == [
         "losses",
-        "relevance",
         "gates",
         "routing",
     ]
@@ -67,11 +64,3 @@ def test_masks_are_drawn_client_by_client():
     first = figure.axes[0].images[0].get_array()
     assert first.tolist() == [[0, 1, 0, 1], [1, 1, 1, 1], [0, 0, 0, 0]]
     assert "50% open" in figure.axes[0].get_title()
-
-
-def test_w_is_shown_at_the_start_half_way_and_at_the_end():
-    events = make_events(5)
-    mixed = [event for event in events if event["event"] == "mixed"]
-    figure = relevance_figure(mixed, read_tasks(events))
-    titles = [axes.get_title() for axes in figure.axes if axes.get_title()]
-    assert titles == ["W of round 1", "W of round 3", "W of round 5"]

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from atlas.config.federation import TrainSettings
-from atlas.config.plan import FingerprintSettings
+from atlas.config.plan import FingerprintSettings, RelevanceSettings
 from atlas.engines.local.capacity import take_ranks, take_split, tell_capacity, trial_bytes
 from atlas.engines.local.deliver import (
     arm_in_use,
@@ -23,6 +23,7 @@ from atlas.engines.local.deliver import (
 from atlas.engines.local.fingerprint import print_group
 from atlas.engines.local.fit import fit_group
 from atlas.engines.local.groups import ClientGroup, load_clients, save_client, score_on_test
+from atlas.engines.local.signature import sign_group
 from atlas.errors import InputError
 from atlas.federation.adapters.adapter import Adapter, adapter_sha256
 from atlas.federation.exchange.message import Message, MessageError, encode
@@ -33,7 +34,7 @@ from atlas.runs.events import Progress
 
 EXPECTED_FAILURES = (RuntimeError, ValueError, OSError, MessageError)
 """What a client's own work may raise; anything else is a fault of ours and ends the run."""
-ASKED_ALIKE = ("fingerprint", "fit", "evaluate", "adapter")
+ASKED_ALIKE = ("fingerprint", "fit", "signature", "evaluate", "adapter")
 """Tasks that are done with all clients of a group at once, by one reading of the facts."""
 ONES_OWN = ("open",)
 """Facts in which clients that work together may differ."""
@@ -90,6 +91,7 @@ class LocalEngine:
             "capacity": self._capacity,
             "assign": self._assign,
             "fit": self._fit,
+            "signature": self._signature,
             "deliver": self._deliver,
             "evaluate": self._evaluate,
             "adapter": self._adapter,
@@ -159,6 +161,15 @@ class LocalEngine:
             opened = {name: value for name, value in sent.items() if name not in shut[client]}
             replies[client] = encode(opened, {**found, "examples": count})
         return replies
+
+    def _signature(self, group: ClientGroup, asked: Mapping[str, Message]) -> dict[str, Reply]:
+        facts = next(iter(asked.values())).facts
+        settings = RelevanceSettings.model_validate(facts["settings"])
+        clock = Clock(self.clock.seed, int(facts["round"]), self.clock.rounds)
+        found = sign_group(group, sorted(asked), facts["kind"], settings, clock)
+        return {
+            client: encode({"signature": one.values}, one.facts()) for client, one in found.items()
+        }
 
     def _outgoing(self, group: ClientGroup, client: str) -> Adapter:
         return group.arms["held"].take(client).only(self.travels)

@@ -21,6 +21,7 @@ from atlas.federation.batching.forward import Model, stack_cohorts
 from atlas.federation.batching.store import ExampleStore, Part
 from atlas.federation.clients import Holder
 from atlas.federation.exchange.message import Message, encode
+from atlas.federation.signatures.stores import SignatureStores
 from atlas.federation.training.evaluate import Limits, Scores, score_answers, score_labels
 from atlas.federation.training.loop import Lesson
 from atlas.federation.training.step import Moments, fresh_moments
@@ -54,6 +55,7 @@ class ClientGroup:
         splits: Blocks that a client runs itself, where a server runs the rest.
         moments: Optimiser moments and step counts by arm, where they are kept.
         accepts: Share of the mixture each client took last.
+        signing: What signatures are taken from; None where there is nothing.
         progress: Called with (done, total) while the lower blocks meet new texts.
     """
 
@@ -71,6 +73,7 @@ class ClientGroup:
     splits: dict[str, int] = field(default_factory=dict)
     moments: dict[str, tuple[Moments, torch.Tensor]] = field(default_factory=dict)
     accepts: dict[str, float] = field(default_factory=dict)
+    signing: SignatureStores | None = None
     progress: Callable[[int, int], None] | None = None
     _store: ExampleStore | None = None
     _test_store: ExampleStore | None = None

@@ -20,7 +20,7 @@ from pydantic import (
     model_validator,
 )
 
-from atlas.config.plan import Count, FingerprintSettings, Positive
+from atlas.config.plan import Count, FingerprintSettings, Positive, RelevanceSettings
 from atlas.federation.adapters.adapter import (
     bias_name,
     core_names,
@@ -163,6 +163,31 @@ class DeliverRequest(Facts):
     offers: Count = Field(description="mixtures to choose from; 0: keep what you hold")
 
 
+class SignatureRequest(Facts):
+    """What a client is to tell of itself after a fit."""
+
+    round: Positive = Field(description="addresses the draw of examples and the noise")
+    kind: Literal["gradient", "representation"] = Field(
+        description="of what: its training examples at a shared probe, or its adapted model"
+    )
+    settings: RelevanceSettings = Field(description="every setting by name")
+
+
+class SignatureReply(Facts):
+    """What was done to the signature before it was sent."""
+
+    examples: Positive = Field(description="training examples, or anchor texts, that were used")
+    norm: Annotated[float, Field(ge=0, allow_inf_nan=False)] = Field(
+        description="its length before it was clipped"
+    )
+    clip: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = Field(
+        description="largest length allowed; null if nothing was clipped"
+    )
+    noise: Annotated[float, Field(ge=0, allow_inf_nan=False)] = Field(
+        description="standard deviation of the noise on every number"
+    )
+
+
 def _one_of_shares(value: float) -> float:
     if value not in SHARES:
         raise ValueError(f"{value} is none of {SHARES}")
@@ -255,6 +280,7 @@ SKETCHES = {
     r"mean|text|label": "[folds, width] float32, for every part of the settings",
     r"(mean|text|label)/head": "[folds, width] float32, of the head, if one is there and asked for",
 }
+SIGNED = {"signature": "[width] float32"}
 _ARM = r"\|(held|shadow|personal)\|"
 STATE = {
     **{f"arm{_ARM}{name}": f"of the adapter: {what}" for name, what in WHOLE.items()},

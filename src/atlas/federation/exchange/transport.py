@@ -22,6 +22,7 @@ from atlas.federation.exchange.contents import (
     ADAPTER,
     HANDED_OVER,
     OFFERS,
+    SIGNED,
     SKETCHES,
     STATE,
     AdapterRequest,
@@ -38,12 +39,23 @@ from atlas.federation.exchange.contents import (
     FitReply,
     FitRequest,
     SavedState,
+    SignatureReply,
+    SignatureRequest,
 )
 from atlas.federation.exchange.message import Message, MessageError, decode
 
 Direction = Literal["up", "down"]
 TaskName = Literal[
-    "fingerprint", "capacity", "assign", "fit", "deliver", "evaluate", "adapter", "save", "load"
+    "fingerprint",
+    "capacity",
+    "assign",
+    "fit",
+    "signature",
+    "deliver",
+    "evaluate",
+    "adapter",
+    "save",
+    "load",
 ]
 
 
@@ -135,6 +147,18 @@ CONTRACTS: Mapping[TaskName, TaskContract] = {
         fails="Training cannot be done, or gave the held adapter NaN or Inf. In the latter case it "
         "and its moments stay what they were, but a twin that trained well has moved on.",
         again="goes on",
+    ),
+    "signature": TaskContract(
+        Content(SignatureRequest),
+        Content(SignatureReply, SIGNED),
+        does="Tells what it is like, as one vector that can be compared with everybody's; asked "
+        "after `fit`, in every round, of those who fitted, where the strategy says so. By "
+        "`gradient`: the mean gradient of its answers' loss with respect to the last "
+        "down-projection of the probe, over examples drawn for this round and client, sketched, "
+        "clipped, noised. By `representation`: the centred Gram matrix of its held adapter's "
+        "features of the anchor texts, its upper triangle, entries off the diagonal times "
+        "sqrt(2), of length one.",
+        fails="There is neither a probe nor anchor texts.",
     ),
     "deliver": TaskContract(
         Content(DeliverRequest, OFFERS),

@@ -18,19 +18,22 @@ Causal tasks have no classes: `text` is their mean gradient and `label` is nothi
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from atlas.config.plan import FingerprintSettings, Part
 from atlas.federation.adapters.adapter import is_head, is_head_weight
 from atlas.federation.batching.forward import Model, Outcome, Stack, run
 from atlas.federation.batching.store import ExampleStore, Rows
+from atlas.federation.fingerprints.layer_gradients import (
+    catch_calls,
+    last_linears,
+    layer_gradients,
+)
 from atlas.federation.training.evaluate import EVALUATION_BATCH
 from atlas.federation.training.loop import Lesson
 from atlas.ops.sketch import count_sketch
@@ -163,7 +166,7 @@ def _fold_gradients(
         batch = store.batch([pick])
         # Nothing else here asks for gradients; the graph has to begin somewhere.
         batch = batch.at(batch.hidden.detach().requires_grad_())
-        with _caught(store.model, settings.blocks) as caught:
+        with catch_calls(last_linears(store.model, settings.blocks)) as calls:
             # Gradients of all modules are wanted, so all of them must be called.
             own = replace(stack, tensors={**stack.tensors, **head})
             outcome = run(store.model, own, batch, reading="whole")
@@ -171,7 +174,7 @@ def _fold_gradients(
         for part in settings.parts:
             each = objective(part, outcome, classes)
             total = (each * weights[part][here].to(each.dtype)).sum()
-            for layer, gradient in _layer_gradients(total, caught, head).items():
+            for layer, gradient in layer_gradients(total, calls, head).items():
                 key = (part, layer)
                 if is_head(layer, store.model.layout.head[-1].name):
                     gradient = gradient[0, :classes]  # the rows beyond are padding
@@ -182,49 +185,6 @@ def _fold_gradients(
 def _is_head_weight(name: str) -> bool:
     """Biases are left out: balanced classes leave them next to nothing, which is all noise."""
     return is_head_weight(name)
-
-
-Caught = dict[str, list[tuple[Tensor, Tensor]]]
-"""Input and output of every call of a module, by its name."""
-
-
-@contextmanager
-def _caught(model: Model, blocks: int) -> Iterator[Caught]:
-    """Inputs and outputs of the linear modules of the last blocks, caught as they are computed."""
-    caught: Caught = {}
-    handles = []
-
-    def hook_for(name: str) -> Any:  # noqa: ANN401 - torch's hook type
-        def keep(module: nn.Module, args: tuple[Tensor, ...], output: Tensor) -> None:
-            del module
-            caught.setdefault(name, []).append((args[0], output))
-
-        return keep
-
-    try:
-        for block in range(model.backbone.depth - blocks, model.backbone.depth):
-            for name, linear in model.backbone.linears(block).items():
-                handles.append(linear.register_forward_hook(hook_for(name)))
-        yield caught
-    finally:
-        for handle in handles:
-            handle.remove()
-
-
-def _layer_gradients(
-    total: Tensor, caught: Caught, head: Mapping[str, Tensor]
-) -> dict[str, Tensor]:
-    """The gradient of `total` with respect to the weight of every caught layer and the head."""
-    calls = [(name, *call) for name, own in caught.items() for call in own]
-    wanted = [output for _, _, output in calls] + list(head.values())
-    found = torch.autograd.grad(total, wanted, retain_graph=True, materialize_grads=True)
-    gradients: dict[str, Tensor] = {}
-    for (name, inputs, _), out in zip(calls, found, strict=False):
-        x = inputs.detach().flatten(0, -2)
-        own = out.flatten(0, -2).to(x.dtype).T @ x
-        # A model may call a module more than once: the gradient is the sum over its calls.
-        gradients[name] = gradients[name] + own if name in gradients else own
-    return gradients | dict(zip(head, found[len(calls) :], strict=True))
 
 
 def _sketched(flat: Tensor, layer: str, width: int, seed: int) -> Tensor:

@@ -21,6 +21,7 @@ from atlas.federation.adapters.adapter import Member, heads_of
 from atlas.federation.adapters.cohort import Cohort
 from atlas.federation.routing.masks import Routes
 from atlas.federation.server import RunPlan, ServerState
+from atlas.federation.signatures.gather import known_signatures
 from atlas.federation.strategies.base import View
 from atlas.ops.clustering.clusters import canonical
 from atlas.ops.graph import sparse_rows as sparse
@@ -217,6 +218,8 @@ def view_of(plan: RunPlan, state: ServerState, cohort: Cohort, number: int) -> V
         settings=plan.relation,
         # At most once a round, though the relation is asked once for each of the `choices`.
         norms=cache(partial(change_norms, cohort)),
+        signatures=known_signatures(state.signatures, clients),
+        relevance=plan.relevance,
     )
 
 
@@ -239,5 +242,6 @@ def relate(plan: RunPlan, view: View, replied: set[str]) -> list[Weights]:
 
 
 def _ready(plan: RunPlan, view: View) -> bool:
-    """Whether what the relation needs is known; if nobody sent a fingerprint, it is not."""
-    return plan.strategy.plans == "nothing" or view.features is not None
+    """Whether what the relation needs is known; if nobody sent it, it is not."""
+    told = plan.strategy.signature == "none" or view.signatures is not None
+    return told and (plan.strategy.plans == "nothing" or view.features is not None)

@@ -1,6 +1,6 @@
 """The strategies that ship with Atlas; importing this package registers them."""
 
-from atlas.federation.strategies import baselines, graphs, mosaic, peers
+from atlas.federation.strategies import baselines, graphs, peers, relevance
 from atlas.federation.strategies.base import (
     STRATEGIES,
     Strategy,
@@ -18,7 +18,7 @@ __all__ = [
     "find_strategy",
     "graphs",
     "list_strategies",
-    "mosaic",
     "peers",
     "register",
+    "relevance",
 ]

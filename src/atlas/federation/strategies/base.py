@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from atlas.config.messages import nearest
-from atlas.config.plan import RelationSettings
+from atlas.config.plan import RelationSettings, RelevanceSettings
 from atlas.errors import InputError
 from atlas.federation.adapters.adapter import is_a, is_gate, is_head
 from atlas.federation.adapters.cohort import Trains
@@ -40,6 +40,9 @@ class View:
         settings: How affinities are made.
         norms: Measures how much each client's adapter changes the model: the norm of its dW [n],
             float64. Work that few relations need, so it is done when one asks.
+        signatures: What clients told of themselves, averaged over rounds [n, d], float64; a zero
+            row where nothing is known of a client. None if nobody told anything.
+        relevance: How signatures are compared.
     """
 
     clients: tuple[str, ...]
@@ -50,6 +53,8 @@ class View:
     clusters: tuple[int, ...] | None = None
     settings: RelationSettings = RelationSettings()
     norms: Callable[[], Tensor] | None = None
+    signatures: Tensor | None = None
+    relevance: RelevanceSettings = RelevanceSettings()
 
 
 Relation = Callable[[View], Tensor | SharedRows]
@@ -71,6 +76,8 @@ class Strategy:
         keep_best: Whether clients accept mixtures by their validation data.
         pool: Whether clients of one task are trained as one on all their data (the ceiling).
         plans: What is found out before the first round: fingerprints, or clusters of them too.
+        signature: What clients tell of themselves after every fit: the `gradient` of their data at
+            a shared probe, or their model's `representation` of shared texts.
         anchor: What local training is pulled to: `start` (the adapter of the round's start), or
             `global` (a personal adapter beside the held one is pulled to what was delivered).
         trains: Which factors local training moves; an A that is not trained is not sent either.
@@ -91,6 +98,7 @@ class Strategy:
     keep_best: bool = False
     pool: Literal["none", "task"] = "none"
     plans: Looks = "nothing"
+    signature: Literal["none", "gradient", "representation"] = "none"
     anchor: Literal["none", "start", "global"] = "none"
     trains: Trains = "both"
     deliver: Delivery = "replace"

@@ -34,13 +34,17 @@ def check_strategy(strategy: Strategy) -> None:
 
 
 def make_view(n: int, seed: int = 0) -> View:
-    """What a relation may look at, made up: three tasks, unequal data, one client unknown."""
+    """What a relation may look at, made up: three tasks, unequal data, some hardly known."""
     draw = torch.Generator().manual_seed(seed)
     features = torch.randn(n, 6, generator=draw, dtype=torch.float64)
     features[:, :3] += 4 * torch.eye(3, dtype=torch.float64)[torch.arange(n) % 3]
     features = unit_rows(features)
     if n > 4:
         features[4] = 0.0
+    signatures = torch.randn(n, 8, generator=draw, dtype=torch.float64)
+    signatures[:, :3] += 2 * torch.eye(3, dtype=torch.float64)[torch.arange(n) % 3]
+    if n > 4:
+        signatures[3] = 0.0
     norms = torch.rand(n, generator=draw, dtype=torch.float64) + 0.1
     return View(
         clients=tuple(f"client-{i:03}" for i in range(n)),
@@ -50,6 +54,7 @@ def make_view(n: int, seed: int = 0) -> View:
         features=features,
         clusters=tuple(i % 3 for i in range(n)),
         norms=norms.clone,
+        signatures=signatures,
     )
 
 
@@ -82,6 +87,7 @@ def order_is_irrelevant(strategy: Strategy, view: View) -> str:
 def shuffle(view: View, order: Tensor) -> View:
     """The same clients in another order."""
     assert view.features is not None and view.clusters is not None and view.norms is not None
+    assert view.signatures is not None
     places, norms = order.tolist(), view.norms()[order]
     return replace(
         view,
@@ -91,16 +97,18 @@ def shuffle(view: View, order: Tensor) -> View:
         features=view.features[order],
         clusters=tuple(view.clusters[i] for i in places),
         norms=norms.clone,
+        signatures=view.signatures[order],
     )
 
 
 def nothing_given_is_changed(strategy: Strategy, view: View) -> str:
     """A relation leaves what it looks at as it was."""
-    assert view.features is not None
-    before = view.examples.clone(), view.features.clone()
+    assert view.features is not None and view.signatures is not None
+    given = view.examples, view.features, view.signatures
+    before = [value.clone() for value in given]
     weights_of(strategy, view)
-    same = torch.equal(view.examples, before[0]) and torch.equal(view.features, before[1])
-    return "" if same else "examples or features were changed in place"
+    same = all(torch.equal(one, two) for one, two in zip(given, before, strict=True))
+    return "" if same else "examples, features or signatures were changed in place"
 
 
 def the_same_twice(strategy: Strategy, view: View) -> str:

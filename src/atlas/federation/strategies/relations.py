@@ -27,10 +27,12 @@ from atlas.ops.graph.affinity import (
     rbf,
     row_normalise,
     symmetrise,
+    tempered,
+    unit_rows,
     within,
     without_self,
 )
-from atlas.ops.graph.neighbours import PAIRS, connect_lonely, near_edges
+from atlas.ops.graph.neighbours import PAIRS, connect_lonely, near_edges, pair_tempered
 from atlas.ops.graph.sparse_rows import (
     LARGEST_DENSE,
     Edges,
@@ -40,6 +42,7 @@ from atlas.ops.graph.sparse_rows import (
     one_row,
     share_rows,
 )
+from atlas.ops.similarity import centred
 
 AFFINITIES: dict[str, Callable[[Tensor, float], Tensor]] = {
     "rbf": rbf,
@@ -49,6 +52,8 @@ AFFINITIES: dict[str, Callable[[Tensor, float], Tensor]] = {
 
 START_ALPHA = 1.0
 WHOLE_STEP = 1.0
+FEWEST_CENTRED = 3
+"""Of two clients, centred signatures are opposite whatever they are."""
 
 
 def affinity(view: View) -> Tensor:
@@ -118,6 +123,33 @@ def _shares_of_norms(view: View) -> Tensor:
     return found / found.sum()
 
 
+def relevance(view: View) -> Tensor:
+    """Softmax of the cosines of signatures over the others, oneself left out.
+
+    A client of which nothing is known keeps its own, as does one who knows of nobody else.
+    """
+    settings = view.relevance
+    edges = without_self(tempered(directions(view), settings.temperature))
+    return row_normalise(nearest(edges, settings.nearest))
+
+
+def directions(view: View) -> Tensor:
+    """Signatures as they are compared [n, d]: of length one, then centred over known clients.
+
+    Length first: how long a gradient is says how badly the probe answers, not what it would learn,
+    and must not decide what everybody is centred on.
+    """
+    if view.signatures is None:
+        raise ValueError("this relation needs signatures")
+    unit = unit_rows(view.signatures)
+    known = unit.square().sum(1) > 0
+    if not view.relevance.centre or int(known.sum()) < FEWEST_CENTRED:
+        return unit
+    found = torch.zeros_like(unit)
+    found[known] = centred(unit[known])
+    return found
+
+
 def _features(view: View) -> Tensor:
     if view.features is None:
         raise ValueError("this relation needs fingerprints")
@@ -150,6 +182,14 @@ def sparse_neighbours(view: View) -> Edges:
     if settings.singletons == "joined":
         edges = connect_lonely(edges, features, alike)
     return sparse.row_normalise(edges)
+
+
+def sparse_relevance(view: View) -> SharedRows:
+    """Softmax over the most relevant others; see `relevance`."""
+    settings = view.relevance
+    alike = partial(pair_tempered, settings.temperature)
+    near = near_edges(directions(view), None, settings.nearest, 0.0, alike)
+    return share_rows(sparse.row_normalise(near))
 
 
 def sparse_cluster_mean(view: View) -> SharedRows:
@@ -195,3 +235,4 @@ scaled_norm_shares = by_size(norm_shares, sparse_norm_shares)
 scaled_same_task = by_size(same_task, sparse_same_task)
 scaled_cluster_mean = by_size(cluster_mean, sparse_cluster_mean)
 scaled_diffusion = by_size(diffusion, sparse_diffusion)
+scaled_relevance = by_size(relevance, sparse_relevance)

@@ -22,6 +22,9 @@ from atlas.runs.checkpoint import Checkpoint
 from atlas.runs.events import Observe, Progress
 from atlas.runs.folder import RunFolder
 
+_SIGNATURE = "|signature|"
+"""Begins the name of a client's signature; names of adapters begin with their backbone's."""
+
 
 @dataclass(frozen=True)
 class SavedClients(Mapping[str, bytes]):
@@ -97,6 +100,7 @@ class FederationJob:
             for backbone, cohort in state.cohorts.items()
             for name, value in cohort.tensors.items()
         }
+        tensors |= {_SIGNATURE + client: value for client, value in state.signatures.items()}
         meta = {
             "seconds": seconds,
             "examples": state.examples,
@@ -125,6 +129,11 @@ class FederationJob:
                     for name, value in cohort.tensors.items()
                 }
                 state.cohorts[backbone] = cohort.write(cohort.clients, kept)
+            state.signatures = {
+                client: saved.tensors[_SIGNATURE + client]
+                for client in self.federation.holders
+                if _SIGNATURE + client in saved.tensors
+            }
             state.round = saved.number
             state.examples = dict(found["examples"])
             state.ledger.totals = dict(found["bytes"])

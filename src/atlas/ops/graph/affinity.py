@@ -36,6 +36,17 @@ def cosine(features: Tensor) -> Tensor:
     return (unit @ unit.T).clamp(0.0, 1.0)
 
 
+def tempered(features: Tensor, temperature: float) -> Tensor:
+    """exp((cosine - 1) / temperature): row-normalised, a softmax of cosines; ones for equals.
+
+    A client of which nothing is known, a zero row, is like nobody, itself included.
+    """
+    unit = unit_rows(features)
+    known = unit.square().sum(1) > 0
+    found = torch.exp(((unit @ unit.T).clamp(-1.0, 1.0) - 1.0) / temperature)
+    return torch.where(known[:, None] & known, found, 0.0)
+
+
 def without_self(affinity: Tensor) -> Tensor:
     """No client is its own neighbour."""
     return affinity - torch.diag(torch.diagonal(affinity))

@@ -152,6 +152,11 @@ def pair_cosine(alpha: float, one: Tensor, two: Tensor) -> Tensor:
     return (one * two).sum(-1).clamp(0.0, 1.0)
 
 
+def pair_tempered(temperature: float, one: Tensor, two: Tensor) -> Tensor:
+    """exp((cosine - 1) / temperature) of unit rows [p, d] and [p, d]; see `affinity.tempered`."""
+    return torch.exp(((one * two).sum(-1).clamp(-1.0, 1.0) - 1.0) / temperature)
+
+
 PAIRS: Mapping[str, Callable[[float, Tensor, Tensor], Tensor]] = {
     "rbf": pair_rbf,
     "cosine": pair_cosine,

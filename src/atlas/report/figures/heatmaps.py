@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,8 @@ Matrix = NDArray[np.float64]
 MOST_TICKS = 30
 MOST_NUMBERS = 12
 """Clients up to which cells hold their value."""
+MOST_ROUNDS = 4
+"""Rounds whose W stand side by side."""
 LEAST_SPAN = 0.05
 """Of a colour scale, so that rounding does not look like structure."""
 SWAMPED = 4.0
@@ -55,6 +57,25 @@ def mixing_figure(planned: PlannedCohort, mixed: Mapping[str, Any]) -> Figure:
     draw_matrix(
         figure.subplots(), planned.arrange(weights.tolist(), mixed["clients"]), planned, title
     )
+    return figure
+
+
+def rounds_figure(planned: PlannedCohort, mixtures: Sequence[Mapping[str, Any]]) -> Figure:
+    """W of a few rounds side by side, the first and the last among them.
+
+    Args:
+        planned: Whose clients, in which order.
+        mixtures: The cohort's `mixed` events that hold W, in order.
+    """
+    count = min(MOST_ROUNDS, len(mixtures))
+    shown = [mixtures[round(i * (len(mixtures) - 1) / max(1, count - 1))] for i in range(count)]
+    side = _side(planned)
+    figure = new_figure(count * side, side)
+    for axes, mixed in zip(figure.subplots(1, count, squeeze=False)[0], shown, strict=True):
+        weights = np.array(mixed["weights"], dtype=np.float64)
+        weights = weights.mean(0) if weights.ndim == 3 else weights
+        arranged = planned.arrange(weights.tolist(), mixed["clients"])
+        draw_matrix(axes, arranged, planned, f"W of round {mixed['round']}")
     return figure
 
 

@@ -1,4 +1,4 @@
-"""The rounds of a federation in pictures: losses, who learned from whom, gates and routing.
+"""The rounds of a federation in pictures: losses, gates and routing.
 
 Each picture is drawn from events alone, and left out where a run has none of its kind.
 """
@@ -8,7 +8,6 @@ from __future__ import annotations
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -18,15 +17,11 @@ from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
 from atlas.report.figures.drawing import PALETTE, Events, new_figure, quiet, save_figures
-from atlas.report.figures.heatmaps import MOST_NUMBERS, draw_matrix
-from atlas.report.read.cohorts import PlannedCohort
 from atlas.runs.events import read_events
 from atlas.runs.folder import RunFolder
 
 MOST_PANELS = 12
-"""Clients whose masks are drawn; what of the others."""
-SHOWN_ROUNDS = 3
-"""Rounds whose W is drawn: the first, one half-way and the last."""
+"""Clients whose masks are drawn."""
 MASK = ListedColormap(["#e5e7eb", PALETTE[0]])
 Series = dict[str, dict[int, list[float]]]
 """Numbers by line and round."""
@@ -43,11 +38,6 @@ def round_figures(events: Events) -> Iterator[tuple[str, Figure]]:
     losses = losses_figure(events, tasks)
     if losses is not None:
         yield "losses", losses
-    if not any(event["event"] == "planned" for event in events):
-        for cohort, mixed in last_cohorts(events).items():
-            if len(mixed[-1]["clients"]) > 1:
-                name = "relevance" if len(last_cohorts(events)) == 1 else f"relevance-{cohort}"
-                yield name, relevance_figure(mixed, tasks)
     gates = gates_figure(events, tasks)
     if gates is not None:
         yield "gates", gates
@@ -104,38 +94,6 @@ def draw_bands(axes: Axes, lines: Series) -> None:
         axes.fill_between(places, low, high, color=ink, alpha=0.13, linewidth=0)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     quiet(axes)
-
-
-def last_cohorts(events: Events) -> dict[str, list[Mapping[str, Any]]]:
-    """All rounds in which a W was logged, by cohort."""
-    found: dict[str, list[Mapping[str, Any]]] = {}
-    for event in events:
-        if event["event"] == "mixed" and "weights" in event:
-            found.setdefault(event["cohort"], []).append(event)
-    return found
-
-
-def relevance_figure(mixed: Sequence[Mapping[str, Any]], tasks: Mapping[str, str]) -> Figure:
-    """Who learned from whom in the first round, half-way and in the last."""
-    chosen = sorted({0, len(mixed) // 2, len(mixed) - 1})[:SHOWN_ROUNDS]
-    order = PlannedCohort.read({**mixed[-1], **_groups(mixed[-1]["clients"], tasks)})
-    side = 4.6 if len(order.clients) <= MOST_NUMBERS else 5.6
-    figure = new_figure(side * len(chosen), 0.95 * side)
-    panels = np.atleast_1d(figure.subplots(1, len(chosen)))
-    for axes, place in zip(panels, chosen, strict=True):
-        event = mixed[place]
-        weights = np.array(event["weights"], dtype=np.float64)
-        weights = weights.mean(0) if weights.ndim == 3 else weights
-        values = order.arrange(weights.tolist(), event["clients"])
-        draw_matrix(axes, values, order, f"W of round {event['round']}")
-    return figure
-
-
-def _groups(clients: Sequence[str], tasks: Mapping[str, str]) -> dict[str, Any]:
-    """Clients of one task side by side."""
-    names = sorted({tasks.get(client, "") for client in clients})
-    labels = [names.index(tasks.get(client, "")) for client in clients]
-    return {"tasks": [tasks.get(client) for client in clients], "clusters": {"labels": labels}}
 
 
 def gates_figure(events: Events, tasks: Mapping[str, str]) -> Figure | None:

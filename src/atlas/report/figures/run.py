@@ -22,11 +22,17 @@ from atlas.report.figures.drawing import (
     save_figures,
     score_axes,
 )
-from atlas.report.figures.heatmaps import affinity_figure, mixing_figure
+from atlas.report.figures.heatmaps import affinity_figure, mixing_figure, rounds_figure
 from atlas.report.figures.points import fingerprint_figure
 from atlas.report.figures.ranks import plot_ranks
 from atlas.report.figures.rounds import plot_rounds
-from atlas.report.read.cohorts import MOST_LISTED, PlannedCohort, colour, read_planned
+from atlas.report.read.cohorts import (
+    MOST_LISTED,
+    PlannedCohort,
+    colour,
+    read_planned,
+    read_signed,
+)
 from atlas.report.words.english import counted
 from atlas.runs.events import read_events
 from atlas.runs.folder import RunFolder, read_summary
@@ -58,6 +64,30 @@ def plot_relations(folder: RunFolder) -> list[Path]:
     return save_figures(folder, figures)
 
 
+def plot_relevance(folder: RunFolder) -> list[Path]:
+    """Draw W over rounds where clients sign in every round; nothing for other runs.
+
+    Returns:
+        The pictures written, named after their cohort where there are several.
+    """
+    events = read_events(folder.events)
+    figures = {
+        planned.cohort: [("relevance", rounds_figure(planned, mixtures(planned.cohort, events)))]
+        for planned in read_signed(events)
+    }
+    return save_figures(folder, figures)
+
+
+def mixtures(cohort: str, events: Events) -> list[Mapping[str, Any]]:
+    """The `mixed` events of a cohort that hold W, one for each round."""
+    kept = {
+        event["round"]: event
+        for event in events
+        if event["event"] == "mixed" and event["cohort"] == cohort and "weights" in event
+    }
+    return [kept[number] for number in sorted(kept)]
+
+
 def relation_figures(planned: PlannedCohort, events: Events) -> Iterator[tuple[str, Figure]]:
     """Names and figures of one cohort, one at a time; those without data are left out."""
     affinity = affinity_figure(planned)
@@ -77,10 +107,8 @@ def relation_figures(planned: PlannedCohort, events: Events) -> Iterator[tuple[s
 
 def last_mixture(cohort: str, events: Events) -> Mapping[str, Any] | None:
     """The last `mixed` event of a cohort that holds its W."""
-    for event in reversed(events):
-        if event["event"] == "mixed" and event["cohort"] == cohort and "weights" in event:
-            return event
-    return None
+    found = mixtures(cohort, events)
+    return found[-1] if found else None
 
 
 def tried_figure(clusters: Mapping[str, Any]) -> Figure:
@@ -152,7 +180,8 @@ def plot_run(folder: RunFolder) -> None:
     """Draw validation over rounds and every client's result into `plots/clients.png`.
 
     A run that planned who learns from whom gets the pictures of `plot_relations` as well, one that
-    granted ranks under budgets those of `plot_ranks`, and all of them those of `plot_rounds`.
+    granted ranks under budgets those of `plot_ranks`, one whose clients sign that of
+    `plot_relevance`, and all of them those of `plot_rounds`.
     """
     summary, events = read_summary(folder.summary), read_events(folder.events)
     width = 5 + max(4.0, 0.7 * len(summary["score"]["clients"]))
@@ -164,6 +193,7 @@ def plot_run(folder: RunFolder) -> None:
     figure.savefig(folder.plots / "clients.png", dpi=DPI)
     plot_relations(folder)
     plot_ranks(folder)
+    plot_relevance(folder)
     plot_rounds(folder)
 
 

@@ -104,6 +104,26 @@ def read_planned(events: Events) -> list[PlannedCohort]:
     ]
 
 
+def read_signed(events: Events) -> list[PlannedCohort]:
+    """Cohorts of a run whose clients sign in every round, ordered by task; their W are logged.
+
+    Nothing is planned there, so tasks stand for clusters.
+    """
+    if not any(event["event"] == "signed" for event in events):
+        return []
+    began = (e["tasks"] for e in events if e["event"] in ("started", "resumed"))
+    tasks: Mapping[str, str] = next(began, {})
+    latest = {e["cohort"]: e for e in events if e["event"] == "mixed" and "weights" in e}
+    found = []
+    for cohort, event in sorted(latest.items()):
+        own = [tasks.get(client, UNKNOWN) for client in event["clients"]]
+        numbers = {task: number for number, task in enumerate(sorted(set(own)))}
+        labels = {"labels": [numbers[task] for task in own]}
+        named = {"cohort": cohort, "clients": event["clients"], "tasks": own, "clusters": labels}
+        found.append(PlannedCohort.read(named))
+    return found
+
+
 def label_borders(labels: Sequence[int | None]) -> list[int]:
     """Places at which a label differs from the one before."""
     return [i for i in range(1, len(labels)) if labels[i] != labels[i - 1]]
