@@ -66,7 +66,7 @@ def run_round(plan: RunPlan, state: ServerState, transport: Transport, observe: 
         state.cohorts[name] = trained
         mixing, taken = _mix(server, Mixing(trained, weights, (), view.clusters), clients, rule)
         # Described before anybody starts again, which may write into what was trained.
-        entry = describe_mixing(mixing, taken)
+        entry = describe_mixing(mixing, taken, rule)
         if rule.deliver == "merge":
             begun = [client for client, found in taken.items() if found.accept]
             state.cohorts[name] = restart(trained, begun, plan.seed)
@@ -92,11 +92,11 @@ def _mix(
     reached = [client for client in cohort.clients if client not in silent]
     taken: dict[str, Taken] = {}
     if isinstance(weights[0], Tensor):
-        mixed = [mix_cohort(cohort, w, space=rule.space, heads=rule.heads) for w in weights]
+        mixed = [mix_cohort(cohort, w, **rule.mixing) for w in weights]
         offered = [m.select(reached) for m in mixed]
         return replace(mixing, mixed=mixed), deliver(server, offered, own, rule)
     for some in parts_of({"": cohort}, reached):
-        mixed = [mix_part(cohort, w, some, space=rule.space, heads=rule.heads) for w in weights]
+        mixed = [mix_part(cohort, w, some, **rule.mixing) for w in weights]
         taken |= deliver(server, mixed, own, rule)
     return mixing, taken
 

@@ -24,15 +24,22 @@ from atlas.ops.clustering.clusters import canonical
 from atlas.ops.graph import sparse_rows as sparse
 from atlas.ops.graph.sparse_rows import SharedRows, restrict_groups
 from atlas.ops.lowrank import mixing
-from atlas.ops.lowrank.factors import squared_norms
+from atlas.ops.lowrank.factors import Layer, squared_norms
+from atlas.ops.lowrank.gauge import gauge_residuals
 from atlas.ops.lowrank.mixing import (
     MIXERS,
+    ROTATED,
     mix_rows,
     mixture_error,
     restrict,
     stack_factors,
 )
-from atlas.ops.lowrank.mixing_sparse import SPARSE_MIXERS, mix_linear, stack_sparse
+from atlas.ops.lowrank.mixing_sparse import (
+    SPARSE_MIXERS,
+    SPARSE_ROTATED,
+    mix_linear,
+    stack_sparse,
+)
 
 Weights = Tensor | SharedRows
 """Row-stochastic [n, n]; as a tensor also one per module, [modules, n, n]."""
@@ -79,7 +86,9 @@ def same(one: Weights, two: Weights) -> bool:
     return isinstance(one, Tensor) and isinstance(two, Tensor) and torch.equal(one, two)
 
 
-def mix_cohort(cohort: Cohort, weights: Weights, *, space: str, heads: str) -> Cohort:
+def mix_cohort(
+    cohort: Cohort, weights: Weights, *, space: str, heads: str, align: str = "none"
+) -> Cohort:
     """Apply W to a cohort.
 
     Args:
@@ -88,9 +97,11 @@ def mix_cohort(cohort: Cohort, weights: Weights, *, space: str, heads: str) -> C
         space: A name in `ops.mixing.MIXERS`, which keep ranks, or `stack`, in which members come
             back with the ranks of all they learn from.
         heads: `mix` (between clients of one label set) or `personal` (left alone).
+        align: `rotate` turns the factors of each mixture to a common gauge first; `none` does not.
     """
     if isinstance(weights, SharedRows):
-        return mix_sparsely(cohort, weights, space=space, heads=heads)
+        return mix_sparsely(cohort, weights, space=space, heads=heads, align=align)
+    mixers = ROTATED if align == "rotate" else MIXERS
     mixed, ranks = dict(cohort.tensors), []
     layers = len(cohort.layout.modules)
     per_module = weights if weights.dim() == 3 else weights.expand(layers, -1, -1)
@@ -100,7 +111,7 @@ def mix_cohort(cohort: Cohort, weights: Weights, *, space: str, heads: str) -> C
         if space == "stack":
             a, b, size = stack_factors(*layer, w)
         else:
-            (a, b), size = MIXERS[space](*layer, w), layer.ranks
+            (a, b), size = mixers[space](*layer, w), layer.ranks
         mixed.update(zip(factor_names(module), (a, b), strict=True))
         ranks.append(size.tolist())
     if heads == "mix":
@@ -111,15 +122,18 @@ def mix_cohort(cohort: Cohort, weights: Weights, *, space: str, heads: str) -> C
     return replace(cohort, members=_with_ranks(cohort.members, ranks), tensors=mixed)
 
 
-def mix_sparsely(cohort: Cohort, weights: SharedRows, *, space: str, heads: str) -> Cohort:
+def mix_sparsely(
+    cohort: Cohort, weights: SharedRows, *, space: str, heads: str, align: str = "none"
+) -> Cohort:
     """Apply sparse rows to a cohort; arguments as in `mix_cohort`."""
+    mixers = SPARSE_ROTATED if align == "rotate" else SPARSE_MIXERS
     mixed, ranks = dict(cohort.tensors), []
     for i, module in enumerate(cohort.layout.modules):
         layer = cohort.layer(i)
         if space == "stack":
             a, b, size = stack_sparse(*layer, weights)
         else:
-            (a, b), size = SPARSE_MIXERS[space](*layer, weights), layer.ranks
+            (a, b), size = mixers[space](*layer, weights), layer.ranks
         mixed.update(zip(factor_names(module), (a, b), strict=True))
         ranks.append(size.tolist())
     if heads == "mix":
@@ -166,6 +180,27 @@ def describe_error(trained: Cohort, mixed: Cohort, weights: Tensor) -> dict[str,
     before, after = ([cohort.layer(i) for i in modules] for cohort in (trained, mixed))
     found = mixture_error(before, after, weights)[~own]
     return {"mean": float(found.mean()), "worst": float(found.max())}
+
+
+def describe_gauge(trained: Cohort, weights: Tensor) -> dict[str, float] | None:
+    """How far factors are from their mixture's reference, before they are turned and after.
+
+    Relative to their own size; mean over those in a mixture, over mixtures and over modules. None
+    if nobody learns from anybody.
+    """
+    found = []
+    for i in range(len(trained.layout.modules)):
+        rows = weights[i] if weights.dim() == 3 else weights
+        moving = rows[~mixing.is_identity_row(rows)]
+        layer = trained.layer(i)
+        for row in torch.unique(moving, dim=0):
+            heard = torch.nonzero(row > 0).flatten().to(layer.a.device)
+            members = Layer(*(value[heard] for value in layer))
+            found.append([part.mean() for part in gauge_residuals(members, row[heard])])
+    if not found:
+        return None
+    before, after = torch.tensor(found, dtype=torch.float64).mean(0).tolist()
+    return {"before": before, "after": after}
 
 
 ALPHAS = (0.3, 1.0, 3.0, 10.0)

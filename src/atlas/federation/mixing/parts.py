@@ -35,7 +35,13 @@ def client_bytes(cohort: Cohort) -> int:
 
 
 def mix_part(
-    cohort: Cohort, weights: Weights, some: Sequence[str], *, space: str, heads: str
+    cohort: Cohort,
+    weights: Weights,
+    some: Sequence[str],
+    *,
+    space: str,
+    heads: str,
+    align: str = "none",
 ) -> Cohort:
     """The mixtures of some clients, in that order, from nothing but the adapters in them.
 
@@ -47,9 +53,10 @@ def mix_part(
         some: Who receives.
         space: See `mix_cohort`.
         heads: See `mix_cohort`.
+        align: See `mix_cohort`.
     """
     if not isinstance(weights, SharedRows) or len(some) == len(cohort.clients):
-        mixed = mix_cohort(cohort, weights, space=space, heads=heads)
+        mixed = mix_cohort(cohort, weights, space=space, heads=heads, align=align)
         return mixed if len(some) == len(cohort.clients) else mixed.select(some)
     receivers = cohort.index(some).numpy()
     chosen, which = np.unique(weights.which[receivers], return_inverse=True)
@@ -63,4 +70,4 @@ def mix_part(
     # Those who are mixed but do not receive need a row too: their own, which costs nothing.
     own = sparse.keep_own(SharedRows(sparse.tidy(rows[:, needed]), whose), beside)
     part = cohort.select([cohort.clients[k] for k in needed.tolist()])
-    return mix_cohort(part, own, space=space, heads=heads).select(some)
+    return mix_cohort(part, own, space=space, heads=heads, align=align).select(some)

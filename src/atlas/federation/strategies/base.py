@@ -19,6 +19,7 @@ from atlas.errors import InputError
 from atlas.federation.adapters.adapter import is_a, is_head
 from atlas.federation.adapters.cohort import Trains
 from atlas.ops.graph.sparse_rows import SharedRows
+from atlas.ops.lowrank.mixing import ROTATED
 
 Looks = Literal["nothing", "fingerprints", "clusters"]
 """What is found out of the clients before the first round."""
@@ -62,6 +63,8 @@ class Strategy:
         name: Registry name.
         relation: Gives W.
         space: Where W acts: one of `ops.mixing.MIXERS`, or `stack` (`ops.lowrank.mixing`).
+        align: Whether factors are turned to a common gauge before they are mixed (`rotate`); in
+            other spaces than `factors` that would change nothing.
         heads: `mix` within label sets, or `personal`: heads never leave the client.
         reach: Who receives a mixture: `all` clients, or those `present` this round.
         keep_best: Whether clients accept mixtures by their validation data.
@@ -79,6 +82,7 @@ class Strategy:
     name: str
     relation: Relation
     space: Literal["product", "svd", "factors", "b", "stack"] = "product"
+    align: Literal["none", "rotate"] = "none"
     heads: Literal["mix", "personal"] = "mix"
     reach: Literal["all", "present"] = "all"
     keep_best: bool = False
@@ -88,6 +92,11 @@ class Strategy:
     trains: Trains = "both"
     deliver: Literal["replace", "merge"] = "replace"
     about: str = ""
+
+    @property
+    def mixing(self) -> dict[str, str]:
+        """Where and how W is applied: what `mix_cohort` is told beside W."""
+        return {"space": self.space, "align": self.align, "heads": self.heads}
 
     def travels(self, name: str) -> bool:
         """Whether the tensor of that name ever leaves a client."""
@@ -101,9 +110,18 @@ _PIECES = [own.name for own in fields(Strategy) if own.name not in ("name", "rel
 
 
 def register(strategy: Strategy) -> Strategy:
-    """Make a strategy known by its name; a name can be taken once."""
+    """Make a strategy known by its name; a name can be taken once.
+
+    Raises:
+        ValueError: If the name is taken, or a piece has nothing to act on.
+    """
     if strategy.name in STRATEGIES:
         raise ValueError(f"strategy {strategy.name!r} is registered twice")
+    if strategy.align != "none" and strategy.space not in ROTATED:
+        raise InputError(
+            f"strategy {strategy.name!r}: align {strategy.align!r} in space {strategy.space!r}, "
+            f"where a common rotation changes nothing; allowed: {', '.join(ROTATED)}"
+        )
     STRATEGIES[strategy.name] = strategy
     return strategy
 
