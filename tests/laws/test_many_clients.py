@@ -96,9 +96,7 @@ def test_mixtures_are_those_of_the_matrix(name, reach, monkeypatch):
     strategy, cohort = STRATEGIES[name], make_cohort()
     rows, matrix = both_weights(strategy, monkeypatch, reach)
     monkeypatch.setattr(SharedRows, "dense", lambda self: pytest.fail("W became a matrix"))
-    found, wanted = (
-        mix_cohort(cohort, w, space=strategy.space, heads=strategy.heads) for w in (rows, matrix)
-    )
+    found, wanted = (mix_cohort(cohort, w, **strategy.mixing) for w in (rows, matrix))
     assert found.members == wanted.members
     assert padding_is_zero(found)
     for key, value in wanted.tensors.items():
@@ -118,7 +116,7 @@ def test_mixtures_are_those_of_the_matrix(name, reach, monkeypatch):
 def test_whoever_keeps_its_own_does_so_bit_for_bit(name, monkeypatch):
     strategy, cohort = STRATEGIES[name], make_cohort()
     rows, _ = both_weights(strategy, monkeypatch, "present")
-    mixed = mix_cohort(cohort, rows, space=strategy.space, heads=strategy.heads)
+    mixed = mix_cohort(cohort, rows, **strategy.mixing)
     for client in cohort.clients[::3]:
         own, got = cohort.take(client), mixed.take(client)
         assert all(torch.equal(own[key], got[key]) for key in own)
@@ -139,7 +137,7 @@ from tests.laws.test_many_clients import make_cohort, make_view
 n, strategy = int(sys.argv[1]), STRATEGIES[sys.argv[2]]
 cohort, view = make_cohort(n), make_view(n)
 weights = settle(strategy.relation(view), torch.arange(n) % 3 != 0, None)
-mix_cohort(cohort, weights, space=strategy.space, heads=strategy.heads)
+mix_cohort(cohort, weights, **strategy.mixing)
 print(high_water(os.getpid()))
 """
 

@@ -23,6 +23,7 @@ from atlas.ops.graph.affinity import unit_rows
 from atlas.ops.lowrank.factors import delta
 from atlas.ops.lowrank.mixing import check_mixing
 from tests.helpers import padding_is_zero
+from tests.ops.lowrank.test_common_gauge import naive_mixture
 
 assert strategies.__all__
 LAYOUT = Layout(
@@ -68,7 +69,7 @@ def changes(cohort, module="m0", index=0):
 
 
 def apply(strategy, cohort, view):
-    return mix_cohort(cohort, strategy.relation(view), space=strategy.space, heads=strategy.heads)
+    return mix_cohort(cohort, strategy.relation(view), **strategy.mixing)
 
 
 @every_strategy
@@ -170,7 +171,15 @@ def mixture_under_own_a(cohort, weights, k):
     return padded_factors(cohort, weights, k)[1] @ cohort.take(f"c{k}")["lora_a/m0"]
 
 
+def rotated_mixture(cohort, weights, k):
+    a, b, ranks, scales = cohort.layer(0)
+    found = naive_mixture(a.numpy(), b.numpy(), ranks.tolist(), scales.tolist(), weights[k].numpy())
+    new_a, new_b = (torch.from_numpy(part) for part in found[k])
+    return scales[k] * (new_b @ new_a)
+
+
 TWINS = {
+    "rotate": rotated_mixture,
     "product": cut_mixture,
     "svd": cut_mixture,
     "stack": exact_mixture,
@@ -186,8 +195,10 @@ def test_mixture_equals_a_naive_double_loop(name):
     weights = strategy.relation(view)
     found = changes(apply(strategy, cohort, view))
     for k in range(4):
-        wanted = TWINS[strategy.space](cohort, weights, k)
-        assert torch.allclose(found[k], wanted, atol=1e-10), strategy.space
+        twin = strategy.space if strategy.align == "none" else strategy.align
+        # Turns are decided by the identity where factors say nothing, so to about 1e-9 only.
+        close = 1e-10 if strategy.align == "none" else 1e-6
+        assert torch.allclose(found[k], TWINS[twin](cohort, weights, k), atol=close), twin
 
 
 @every_strategy
@@ -230,3 +241,10 @@ def test_names_are_taken_once_and_unknown_ones_refused():
         register(Strategy(name="fedavg", relation=identity))
     with pytest.raises(InputError, match="did you mean pooled"):
         find_strategy("poled")
+
+
+@pytest.mark.parametrize("space", ["product", "svd", "b", "stack"])
+def test_alignment_is_refused_where_a_common_rotation_changes_nothing(space):
+    with pytest.raises(InputError, match=f"'turned': align 'rotate' in space '{space}'.*factors"):
+        register(Strategy(name="turned", relation=identity, space=space, align="rotate"))
+    assert "turned" not in STRATEGIES

@@ -6,19 +6,19 @@ own. Gates are there where what is delivered stands beside a client's own adapte
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
-import torch
-
+from atlas.build.alignment import find_bases
 from atlas.build.models import core_places, find_model, start_cohort
 from atlas.config.federation import FederationConfig
 from atlas.errors import InputError
-from atlas.federation.adapters.adapter import Factors, Gating, Layout, Member
+from atlas.federation.adapters.adapter import Frozen, Gating, Layout, Member
 from atlas.federation.adapters.cohort import Cohort
+from atlas.federation.alignment.bases import Bases, Basis
 from atlas.federation.batching.forward import Model
 from atlas.federation.strategies.base import AdapterKind, Strategy
-from atlas.runs.seeds import generator
 
 
 def adapter_kind(config: FederationConfig, strategy: Strategy) -> AdapterKind:
@@ -82,26 +82,51 @@ def find_models(
                 f"adapter.modules: {', '.join(cores[name])} in {name}, but "
                 f"{', '.join(cores[first])} in {first}; cores need a match in every backbone"
             )
-    return {
-        n: replace(
-            model,
-            layout=replace(model.layout, cores=places[n]),
-            bases=_random_bases(model.layout, config.adapter.rank, config.seed),
-        )
+    cored = {
+        n: replace(model, layout=replace(model.layout, cores=places[n]))
         for n, model in found.items()
+    }
+    bases = bases_of(config, cored)
+    return {
+        n: replace(model, bases=_frozen(model.layout, bases.pairs[n])) for n, model in cored.items()
     }
 
 
-def _random_bases(layout: Layout, rank: int, seed: int) -> dict[str, Factors]:
-    found = {}
-    for module, (d_in, d_out) in zip(layout.modules, layout.widths, strict=True):
-        draw = generator(seed, "init", layout.backbone, module, "bases")
-        a, b = (
-            torch.linalg.qr(torch.from_numpy(draw.standard_normal((d, rank))))[0]
-            for d in (d_in, d_out)
-        )
-        found[module] = Factors(a.T.contiguous(), b)
-    return found
+def bases_of(config: FederationConfig, models: Mapping[str, Model]) -> Bases:
+    """What is frozen around the cores of all backbones; found once per process."""
+    parts = {name: replace(model, layout=_cores_of(model.layout)) for name, model in models.items()}
+    rank, length = config.adapter.rank, config.backbone.max_length
+    return find_bases(config.align, parts, rank, config.seed, length)
+
+
+def _cores_of(layout: Layout) -> Layout:
+    """The modules with a core, in the order of their places."""
+    chosen = sorted(
+        (i for i, place in enumerate(layout.cores) if place), key=lambda i: layout.cores[i]
+    )
+    return replace(
+        layout,
+        modules=tuple(layout.modules[i] for i in chosen),
+        widths=tuple(layout.widths[i] for i in chosen),
+        cores=tuple(layout.cores[i] for i in chosen),
+    )
+
+
+def _frozen(layout: Layout, bases: Sequence[Basis]) -> dict[str, Frozen]:
+    """What is around the cores of a backbone, in the sizes of the one all are aligned with."""
+    return {
+        module: Frozen(basis.a / basis.size_in, basis.b * basis.size_out, basis.shift)
+        for module, basis in zip(_cores_of(layout).modules, bases, strict=True)
+    }
+
+
+def tell_alignment(config: FederationConfig, models: Mapping[str, Model]) -> dict[str, Any] | None:
+    """How well what is around cores matches, as plain values; None if there is nothing to match."""
+    cored = {model.backbone.name: model for model in models.values() if model.bases}
+    if len(cored) < 2:
+        return None
+    bases = bases_of(config, cored)
+    return {"method": config.align.method, **bases.summary(), "modules": list(bases.report)}
 
 
 def _gated(model: Model, gate: Gating) -> Model:

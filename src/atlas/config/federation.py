@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, model_validator
 
 from atlas.config.plan import (
+    AlignSettings,
     ClusterSettings,
     Device,
     DeviceSettings,
@@ -327,6 +328,7 @@ class FederationConfig(Settings):
     relation: RelationSettings = RelationSettings()
     route: RouteSettings = RouteSettings()
     relevance: RelevanceSettings = RelevanceSettings()
+    align: AlignSettings = AlignSettings()
     data: DataSettings = DataSettings()
     tasks: dict[str, TaskSettings] = Field(
         default_factory=dict, description="tasks of the user's own, by name"

@@ -140,6 +140,25 @@ class RelevanceSettings(Settings):
     nearest: Positive = Field(16, description="most others that a client learns from")
 
 
+class AlignSettings(Settings):
+    """How the frozen bases of PQ-LoRA are found, so that cores mean the same in every backbone."""
+
+    method: Literal["paired", "cca", "unpaired", "random"] = Field(
+        "paired",
+        description="paired: Procrustes on the same texts through all backbones; cca: ridge CCA; "
+        "unpaired and random: ablations, no common texts or no alignment",
+    )
+    texts: Annotated[int, Field(ge=2)] = Field(
+        256, description="generated texts that bases are found from; none is a client's"
+    )
+    subspace: Positive = Field(
+        4, description="a basis is sought among so many times the rank leading directions"
+    )
+    ridge: Annotated[float, Field(ge=0)] = Field(
+        0.1, description="cca: share of the mean variance added to each side's"
+    )
+
+
 MB = 2**20
 
 

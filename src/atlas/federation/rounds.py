@@ -84,7 +84,7 @@ def run_round(plan: RunPlan, state: ServerState, transport: Transport, observe: 
         whole = Mixing(trained, weights, (), view.clusters, routes)
         mixing, taken = _mix(server, whole, clients, rule)
         # Described before anybody starts again, which may write into what was trained.
-        entry = describe_mixing(mixing, taken)
+        entry = describe_mixing(mixing, taken, rule)
         if rule.deliver == "merge":
             begun = [client for client, found in taken.items() if found.accept]
             state.cohorts[name] = restart(trained, begun, plan.seed)
@@ -110,13 +110,12 @@ def _mix(
     reached = [client for client in cohort.clients if client not in silent]
     taken: dict[str, Taken] = {}
     news = news_of(mixing) if routes else None
-    how = {"space": rule.space, "heads": rule.heads}
     if isinstance(weights[0], Tensor):
-        mixed = [mix_cohort(cohort, w, **how, routes=routes) for w in weights]
+        mixed = [mix_cohort(cohort, w, **rule.mixing, routes=routes) for w in weights]
         offered = [m.select(reached) for m in mixed]
         return replace(mixing, mixed=mixed), deliver(server, offered, own, rule, news)
     for some in parts_of({"": cohort}, reached):
-        mixed = [mix_part(cohort, w, some, **how, routes=routes) for w in weights]
+        mixed = [mix_part(cohort, w, some, **rule.mixing, routes=routes) for w in weights]
         taken |= deliver(server, mixed, own, rule, news)
     return mixing, taken
 

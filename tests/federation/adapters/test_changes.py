@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from atlas.federation.adapters.adapter import Factors, Layout, Member
+from atlas.federation.adapters.adapter import Frozen, Layout, Member
 from atlas.federation.adapters.changes import changes_of, scalar_betas
 from atlas.federation.adapters.cohort import Slot, initial_cohort
 from atlas.federation.batching.forward import stack_cohorts
@@ -37,7 +37,8 @@ def make_bases(rank=4):
             torch.linalg.qr(torch.randn(d, rank, generator=draw, dtype=torch.float64))[0]
             for d in (d_in, d_out)
         )
-        found[module] = Factors(a.T, b)
+        shift = torch.randn(rank, generator=draw, dtype=torch.float64)
+        found[module] = Frozen(a.T / 3, b * 2, shift)
     return found
 
 
@@ -57,11 +58,11 @@ def stacked_with(held, slot):
 
 
 def one_path(layout, bases, tensors, i, x):
-    """B ((P - I) A x + Q) of one row, or alpha / r B A x, token by token."""
+    """B ((P - I) (A x - shift) + Q) of one row, or alpha / r B A x, token by token."""
     first, second = (tensors[name] for name in layout.parts(i))
     if layout.place(i):
-        a, b = bases[layout.modules[i]]
-        return b @ (first @ (a @ x) + second)
+        a, b, shift = bases[layout.modules[i]]
+        return b @ (first @ (a @ x - shift) + second)
     return 16.0 / first.shape[0] * (second @ (first @ x))
 
 
@@ -142,7 +143,10 @@ def test_a_core_is_as_large_and_as_far_away_as_what_it_changes():
     cohort, bases = make_cohort("pq", "none", slot=False), make_bases()
     for i, module in enumerate(MODULES):
         layer = cohort.layer(i)
-        a, b = bases[module]
+        a, b = (
+            part / part.norm(dim=d, keepdim=True)
+            for d, part in zip((1, 0), bases[module][:2], strict=True)
+        )
         tensors = [cohort.take(client) for client in cohort.clients]
         names = cohort.layout.parts(i)
         for one in range(4):

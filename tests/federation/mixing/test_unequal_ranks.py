@@ -1,4 +1,4 @@
-"""Rounds of hetlora, flexlora and ffa against plain loops, and each of them switched off."""
+"""Rounds of hetlora, flexlora, fedrot and ffa against plain loops, and each switched off."""
 
 from dataclasses import replace
 
@@ -103,6 +103,32 @@ def test_each_part_of_hetlora_changes_the_outcome(monkeypatch):
         found[name] = hashes(play(exact(name))[0])
     for client in found["hetlora"]:
         assert len({hashed[client] for hashed in found.values()}) == 3
+
+
+def test_each_part_of_fedrot_changes_the_outcome(monkeypatch):
+    whole = STRATEGIES["fedrot"]
+    parts = {
+        "unturned": {"align": "none"},
+        "by-product": {"align": "none", "space": "product"},
+        "alone": {"relation": STRATEGIES["local"].relation},
+    }
+    found = {"fedrot": hashes(play(exact("fedrot"))[0])}
+    for name, part in parts.items():
+        monkeypatch.setitem(STRATEGIES, name, replace(whole, name=name, **part))
+        found[name] = hashes(play(exact(name))[0])
+    for client in found["fedrot"]:
+        assert len({hashed[client] for hashed in found.values()}) == 4
+
+
+def test_fedrot_tells_how_far_factors_are_from_a_common_gauge(monkeypatch):
+    config = exact("fedrot", rounds=3, train={"lr": 0.3})
+    events = mixed_events(play(config, rounds=3)[2])
+    for entry in events:
+        assert 0 < entry["gauge"]["after"] < entry["gauge"]["before"] < 2
+    assert "gauge" not in mixed_events(play(exact("hetlora"))[2])[0]
+    alone = replace(STRATEGIES["fedrot"], name="alone", relation=STRATEGIES["local"].relation)
+    monkeypatch.setitem(STRATEGIES, "alone", alone)
+    assert mixed_events(play(exact("alone"))[2])[0]["gauge"] is None
 
 
 def test_flexlora_mixes_what_fedavg_mixes_in_another_gauge():

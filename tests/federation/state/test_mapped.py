@@ -58,7 +58,7 @@ def test_a_cohort_apart_changes_by_itself():
 def test_a_part_of_the_clients_gets_what_all_would(name, monkeypatch):
     strategy, cohort = STRATEGIES[name], make_cohort()
     weights, _ = both_weights(strategy, monkeypatch)
-    spaces = {"space": strategy.space, "heads": strategy.heads}
+    spaces = strategy.mixing
     whole = mix_cohort(cohort, weights, **spaces)
     some = list(cohort.clients[5:31])
     found = mix_part(on_disk(cohort), weights, some, **spaces)

@@ -26,7 +26,7 @@ from atlas.federation.mixing.deliver import Mixing, describe_mixing
 from atlas.federation.prepare import make_plan
 from atlas.federation.rounds import run_round
 from atlas.federation.server import RunPlan, ServerState
-from atlas.federation.strategies.base import find_strategy
+from atlas.federation.strategies.base import STRATEGIES, find_strategy
 from atlas.federation.strategies.relations import (
     cluster_mean,
     diffusion,
@@ -176,7 +176,7 @@ def test_w_of_many_is_not_written_into_the_events():
     plan, state = setting("atlas", cohort)
     weights = relate(plan, view_of(plan, state, cohort, 1), set(cohort.clients))
     mixed = [mix_cohort(cohort, w, space="product", heads="mix") for w in weights]
-    entry = describe_mixing(Mixing(cohort, weights, mixed, None), {})
+    entry = describe_mixing(Mixing(cohort, weights, mixed, None), {}, STRATEGIES["fedavg"])
     assert entry == {"cohort": "law"}
 
 

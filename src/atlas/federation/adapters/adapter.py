@@ -39,6 +39,18 @@ class Factors(NamedTuple):
     b: Tensor
 
 
+class Frozen(NamedTuple):
+    """What is around a core: it adds B ((P - I) (A x - shift) + Q).
+
+    A and B are orthonormal up to a factor that brings A x and B^T y to the size they have in the
+    backbone that all others are aligned with, and the shift does so for the mean of A x.
+    """
+
+    a: Tensor
+    b: Tensor
+    shift: Tensor
+
+
 def factor_names(module: str) -> tuple[str, str]:
     """What A and B of a module are called."""
     return _A + module, _B + module

@@ -3,7 +3,7 @@
 Everything becomes B (A x + offset) with some A, B and offset of each row:
 
 - a plain adapter as it is, B scaled;
-- a core as A' = (P - I) A, offset Q, and the frozen B;
+- a core as A' = (P - I) A, offset Q - (P - I) shift, and the frozen B;
 - with something beside it and a gate that is one number, both adapters with their ranks side by
   side, weighed by 1 - beta and beta. Two cores share A and B, so it is one core again;
 - with a gate that looks at the token, both side by side, weighed when the token is known.
@@ -23,7 +23,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from atlas.federation.adapters.adapter import Factors, Layout, bias_name, gate_name
+from atlas.federation.adapters.adapter import Frozen, Layout, bias_name, gate_name
 from atlas.federation.adapters.cohort import Cohort
 from atlas.federation.adapters.lora_hooks import LoraChange, TokenGate
 
@@ -92,7 +92,7 @@ class StackedRows(Protocol):
 
 
 def changes_of(
-    layout: Layout, bases: Mapping[str, Factors], rows: StackedRows
+    layout: Layout, bases: Mapping[str, Frozen], rows: StackedRows
 ) -> dict[str, LoraChange]:
     """What the adapters of a stack add, by module."""
     found = {}
@@ -140,15 +140,15 @@ class _Low:
         cls,
         layout: Layout,
         i: int,
-        bases: Mapping[str, Factors],
+        bases: Mapping[str, Frozen],
         tensors: Mapping[str, Tensor],
         scales: Tensor,
     ) -> _Low:
         first, second = (tensors[name] for name in layout.parts(i))
         module = layout.modules[i]
         if layout.place(i):
-            a, b = (part.to(first) for part in bases[module])
-            return cls(first @ a, b.expand(len(first), *b.shape), second)
+            a, b, shift = (part.to(first) for part in bases[module])
+            return cls(first @ a, b.expand(len(first), *b.shape), second - first @ shift)
         b = second * scales.to(second.dtype)[:, None, None]
         if not layout.biased:
             return cls(first, b, None)

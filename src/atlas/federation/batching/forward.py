@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from atlas.federation.adapters.adapter import Factors, Layout, head_names, is_a
+from atlas.federation.adapters.adapter import Frozen, Layout, head_names, is_a
 from atlas.federation.adapters.changes import Beside, changes_of
 from atlas.federation.adapters.cohort import Cohort
 from atlas.federation.adapters.lora_hooks import LoraChange, Projected
@@ -131,7 +131,7 @@ class Model:
         first_block: Blocks below this one have no adapters.
         prefix: Keeps what those blocks put out; None to compute it for every batch.
         autocast: Precision of products while adapters are active; None for that of the weights.
-        bases: Frozen A [r, d_in] and B [d_out, r] around every core, by module.
+        bases: What is frozen around every core, by module.
     """
 
     backbone: Backbone
@@ -139,7 +139,7 @@ class Model:
     first_block: int
     prefix: PrefixCache | None = None
     autocast: torch.dtype | None = None
-    bases: Mapping[str, Factors] = field(default_factory=dict)
+    bases: Mapping[str, Frozen] = field(default_factory=dict)
 
     def starting_at(self, block: int) -> Model:
         """The same model, with texts entering at a lower block."""

@@ -27,15 +27,22 @@ from atlas.ops.clustering.clusters import canonical
 from atlas.ops.graph import sparse_rows as sparse
 from atlas.ops.graph.sparse_rows import SharedRows, restrict_groups
 from atlas.ops.lowrank import mixing
-from atlas.ops.lowrank.factors import squared_norms
+from atlas.ops.lowrank.factors import Layer, squared_norms
+from atlas.ops.lowrank.gauge import gauge_residuals
 from atlas.ops.lowrank.mixing import (
     MIXERS,
+    ROTATED,
     mix_rows,
     mixture_error,
     restrict,
     stack_factors,
 )
-from atlas.ops.lowrank.mixing_sparse import SPARSE_MIXERS, mix_linear, stack_sparse
+from atlas.ops.lowrank.mixing_sparse import (
+    SPARSE_MIXERS,
+    SPARSE_ROTATED,
+    mix_linear,
+    stack_sparse,
+)
 
 SPACES = {"core": "product"}
 """Where plain adapters are mixed in a space that is none of theirs."""
@@ -92,7 +99,13 @@ def routed(weights: Weights, routes: Routes | None, module: int) -> Weights:
 
 
 def mix_cohort(
-    cohort: Cohort, weights: Weights, *, space: str, heads: str, routes: Routes | None = None
+    cohort: Cohort,
+    weights: Weights,
+    *,
+    space: str,
+    heads: str,
+    align: str = "none",
+    routes: Routes | None = None,
 ) -> Cohort:
     """Apply W to a cohort.
 
@@ -103,10 +116,13 @@ def mix_cohort(
             back with the ranks of all they learn from. Cores are mixed as they are in every space,
             for what is around them is the same for all.
         heads: `mix` (between clients of one label set) or `personal` (left alone).
+        align: `rotate` turns the factors of each mixture to a common gauge first; `none` does not.
         routes: Which modules travel for whom; None if all do.
     """
     if isinstance(weights, SharedRows):
-        return mix_sparsely(cohort, weights, space=space, heads=heads, routes=routes)
+        how = {"space": space, "heads": heads, "align": align}
+        return mix_sparsely(cohort, weights, **how, routes=routes)
+    mixers = ROTATED if align == "rotate" else MIXERS
     mixed, ranks = dict(cohort.tensors), []
     layers = len(cohort.layout.modules)
     per_module = weights if weights.dim() == 3 else weights.expand(layers, -1, -1)
@@ -118,7 +134,7 @@ def mix_cohort(
         elif space == "stack":
             *both, size = stack_factors(*layer, w)
         else:
-            both, size = [*MIXERS[SPACES.get(space, space)](*layer, w)], layer.ranks
+            both, size = [*mixers[SPACES.get(space, space)](*layer, w)], layer.ranks
         mixed.update(zip(names, both, strict=True))
         ranks.append(size.tolist())
     if heads == "mix":
@@ -130,9 +146,16 @@ def mix_cohort(
 
 
 def mix_sparsely(
-    cohort: Cohort, weights: SharedRows, *, space: str, heads: str, routes: Routes | None = None
+    cohort: Cohort,
+    weights: SharedRows,
+    *,
+    space: str,
+    heads: str,
+    align: str = "none",
+    routes: Routes | None = None,
 ) -> Cohort:
     """Apply sparse rows to a cohort; arguments as in `mix_cohort`."""
+    mixers = SPARSE_ROTATED if align == "rotate" else SPARSE_MIXERS
     mixed, ranks = dict(cohort.tensors), []
     for i in range(len(cohort.layout.modules)):
         layer, names = cohort.layer(i), cohort.layout.parts(i)
@@ -142,7 +165,7 @@ def mix_sparsely(
         elif space == "stack":
             *both, size = stack_sparse(*layer, rows)
         else:
-            both, size = [*SPARSE_MIXERS[SPACES.get(space, space)](*layer, rows)], layer.ranks
+            both, size = [*mixers[SPACES.get(space, space)](*layer, rows)], layer.ranks
         mixed.update(zip(names, both, strict=True))
         ranks.append(size.tolist())
     if heads == "mix":
@@ -190,6 +213,27 @@ def describe_error(trained: Cohort, mixed: Cohort, weights: Tensor) -> dict[str,
     before, after = ([cohort.layer(i) for i in modules] for cohort in (trained, mixed))
     found = mixture_error(before, after, weights)[~own]
     return {"mean": float(found.mean()), "worst": float(found.max())}
+
+
+def describe_gauge(trained: Cohort, weights: Tensor) -> dict[str, float] | None:
+    """How far factors are from their mixture's reference, before they are turned and after.
+
+    Relative to their own size; mean over those in a mixture, over mixtures and over modules. None
+    if nobody learns from anybody.
+    """
+    found = []
+    for i in range(len(trained.layout.modules)):
+        rows = weights[i] if weights.dim() == 3 else weights
+        moving = rows[~mixing.is_identity_row(rows)]
+        layer = trained.layer(i)
+        for row in torch.unique(moving, dim=0):
+            heard = torch.nonzero(row > 0).flatten().to(layer.a.device)
+            members = Layer(*(value[heard] for value in layer))
+            found.append([part.mean() for part in gauge_residuals(members, row[heard])])
+    if not found:
+        return None
+    before, after = torch.tensor(found, dtype=torch.float64).mean(0).tolist()
+    return {"before": before, "after": after}
 
 
 ALPHAS = (0.3, 1.0, 3.0, 10.0)

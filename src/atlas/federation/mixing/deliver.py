@@ -24,7 +24,13 @@ from atlas.federation.adapters.adapter import (
 from atlas.federation.adapters.cohort import Cohort
 from atlas.federation.exchange.message import Message, MessageError, encode
 from atlas.federation.fingerprints.planned import LARGEST_LOGGED
-from atlas.federation.mixing.apply import Weights, describe_error, keeps_own, routed
+from atlas.federation.mixing.apply import (
+    Weights,
+    describe_error,
+    describe_gauge,
+    keeps_own,
+    routed,
+)
 from atlas.federation.routing.masks import Routes
 from atlas.federation.server import Server
 from atlas.federation.strategies.base import Strategy
@@ -241,9 +247,12 @@ class Mixing:
         ]
 
 
-def describe_mixing(mixing: Mixing, taken: Mapping[str, Taken]) -> dict[str, object]:
+def describe_mixing(
+    mixing: Mixing, taken: Mapping[str, Taken], rule: Strategy
+) -> dict[str, object]:
     """W as it acted, how exact the first mixture is, and how much nearer it brought clusters.
 
+    Where factors were aligned, also how far they were from a common gauge, before and after.
     A client that took a share s of its row has (1-s) e_k + s W_k.
     """
     clients = mixing.trained.clients
@@ -251,6 +260,8 @@ def describe_mixing(mixing: Mixing, taken: Mapping[str, Taken]) -> dict[str, obj
     offered = mixing.per_module()
     if offered and len(clients) <= LARGEST_LOGGED:
         entry["error"] = describe_error(mixing.trained, mixing.mixed[0], offered[0])
+        if rule.align != "none":
+            entry["gauge"] = describe_gauge(mixing.trained, offered[0])
         effective = effective_weights(clients, offered, taken)
         effective = effective.mean(0) if effective.dim() == 3 else effective
         distance = {

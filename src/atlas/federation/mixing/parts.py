@@ -36,13 +36,14 @@ def client_bytes(cohort: Cohort) -> int:
     return sum(value[0].nbytes for value in cohort.tensors.values())
 
 
-def mix_part(
+def mix_part(  # noqa: PLR0913
     cohort: Cohort,
     weights: Weights,
     some: Sequence[str],
     *,
     space: str,
     heads: str,
+    align: str = "none",
     routes: Routes | None = None,
 ) -> Cohort:
     """The mixtures of some clients, in that order, from nothing but the adapters in them.
@@ -55,10 +56,12 @@ def mix_part(
         some: Who receives.
         space: See `mix_cohort`.
         heads: See `mix_cohort`.
+        align: See `mix_cohort`.
         routes: See `mix_cohort`; of the whole cohort.
     """
+    how = {"space": space, "heads": heads, "align": align}
     if not isinstance(weights, SharedRows) or len(some) == len(cohort.clients):
-        mixed = mix_cohort(cohort, weights, space=space, heads=heads, routes=routes)
+        mixed = mix_cohort(cohort, weights, **how, routes=routes)
         return mixed if len(some) == len(cohort.clients) else mixed.select(some)
     receivers = cohort.index(some).numpy()
     chosen, which = np.unique(weights.which[receivers], return_inverse=True)
@@ -73,4 +76,4 @@ def mix_part(
     own = sparse.keep_own(SharedRows(sparse.tidy(rows[:, needed]), whose), beside)
     part = cohort.select([cohort.clients[k] for k in needed.tolist()])
     masks = routes and routes.select(torch.from_numpy(needed))
-    return mix_cohort(part, own, space=space, heads=heads, routes=masks).select(some)
+    return mix_cohort(part, own, **how, routes=masks).select(some)

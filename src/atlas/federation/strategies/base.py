@@ -19,6 +19,7 @@ from atlas.errors import InputError
 from atlas.federation.adapters.adapter import is_a, is_gate, is_head
 from atlas.federation.adapters.cohort import Trains
 from atlas.ops.graph.sparse_rows import SharedRows
+from atlas.ops.lowrank.mixing import ROTATED
 
 Looks = Literal["nothing", "fingerprints", "clusters"]
 """What is found out of the clients before the first round."""
@@ -71,6 +72,8 @@ class Strategy:
         space: Where W acts: one of `ops.mixing.MIXERS`, `stack` (`ops.lowrank.mixing`), or `core`:
             cores of all clients are mixed, whatever their backbones.
         adapter: What clients train unless settings say otherwise: `lora`, A and B, or `pq`, cores.
+        align: Whether factors are turned to a common gauge before they are mixed (`rotate`); in
+            other spaces than `factors` that would change nothing.
         heads: `mix` within label sets, or `personal`: heads never leave the client.
         reach: Who receives a mixture: `all` clients, or those `present` this round.
         keep_best: Whether clients accept mixtures by their validation data.
@@ -93,6 +96,7 @@ class Strategy:
     relation: Relation
     space: Literal["product", "svd", "factors", "b", "stack", "core"] = "product"
     adapter: AdapterKind = "lora"
+    align: Literal["none", "rotate"] = "none"
     heads: Literal["mix", "personal"] = "mix"
     reach: Literal["all", "present"] = "all"
     keep_best: bool = False
@@ -104,6 +108,11 @@ class Strategy:
     deliver: Delivery = "replace"
     budget: float = 1.0
     about: str = ""
+
+    @property
+    def mixing(self) -> dict[str, str]:
+        """Where and how W is applied: what `mix_cohort` is told beside W."""
+        return {"space": self.space, "align": self.align, "heads": self.heads}
 
     def travels(self, name: str) -> bool:
         """Whether the tensor of that name ever leaves a client."""
@@ -119,11 +128,20 @@ _PIECES = [own.name for own in fields(Strategy) if own.name not in ("name", "rel
 
 
 def register(strategy: Strategy) -> Strategy:
-    """Make a strategy known by its name; a name can be taken once."""
+    """Make a strategy known by its name; a name can be taken once.
+
+    Raises:
+        ValueError: If the name is taken, or a piece has nothing to act on.
+    """
     if strategy.name in STRATEGIES:
         raise ValueError(f"strategy {strategy.name!r} is registered twice")
     if strategy.deliver == "global" and strategy.heads != "personal":
         raise ValueError(f"strategy {strategy.name!r}: heads do not stand beside each other")
+    if strategy.align != "none" and strategy.space not in ROTATED:
+        raise InputError(
+            f"strategy {strategy.name!r}: align {strategy.align!r} in space {strategy.space!r}, "
+            f"where a common rotation changes nothing; allowed: {', '.join(ROTATED)}"
+        )
     STRATEGIES[strategy.name] = strategy
     return strategy
 

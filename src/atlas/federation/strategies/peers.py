@@ -8,7 +8,8 @@ delivered last.
 changes and cuts the mean to each client's rank; its pruning of ranks is left out. `flexlora` (Bai
 et al. 2024) cuts the exact mixture by its singular values. `flora` (Wang et al. 2024) stacks all
 factors, which is exact; clients add the product to a dense change of their own and start anew.
-`ffa` (Sun et al. 2024) leaves A as drawn, so that the mean of B alone is exact.
+`ffa` (Sun et al. 2024) leaves A as drawn, so that the mean of B alone is exact. `fedrot` turns
+factors to a common gauge before A and B are averaged; its soft form is left out.
 """
 
 from __future__ import annotations
@@ -66,5 +67,14 @@ FFA = register(
         space="b",
         trains="b",
         about="A stays as drawn, so that the mean of B alone is exact",
+    )
+)
+FEDROT = register(
+    Strategy(
+        name="fedrot",
+        relation=scaled_data_shares,
+        space="factors",
+        align="rotate",
+        about="means of A and of B, after turning all to a common gauge",
     )
 )

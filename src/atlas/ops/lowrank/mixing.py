@@ -11,9 +11,10 @@ scales [n] turn factors into what a layer really adds, scale * B @ A. Spaces:
   Where ranks differ, a slot that few clients have is averaged with the zeros of the others.
 - `b` mixes the scaled B and leaves A alone, for clients that share one A.
 
-In all of them a row of W equal to e_k returns client k's factors untouched, bit for bit.
-`stack_factors` keeps every client's slots side by side, and so cuts nothing; `mixture_error` says
-how far the others are from that.
+`ROTATED` are the mixers that turn factors to a common gauge first (`ops.lowrank.gauge`). In all
+of them a row of W equal to e_k returns client k's factors untouched, bit for bit. `stack_factors`
+keeps every client's slots side by side, and so cuts nothing; `mixture_error` says how far the
+others are from that.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ from atlas.ops.lowrank.factors import (
     svd_gauge,
     used_slots,
 )
+from atlas.ops.lowrank.gauge import mix_turned
 
 ROW_TOLERANCE = 1e-9
 
@@ -154,6 +156,22 @@ def _mix_exactly(layer: Layer, weights: Tensor, gauge: Gauge) -> tuple[Tensor, T
     return made.a, made.b
 
 
+def mix_rotated(
+    a: Tensor, b: Tensor, ranks: Tensor, scales: Tensor, weights: Tensor
+) -> tuple[Tensor, Tensor]:
+    """`mix_factors` after turning the factors of each mixture to a common gauge."""
+    layer, alike = Layer(a, b, ranks, scales), defaultdict(list)
+    made = layer._replace(a=a.clone(), b=b.clone())
+    for k in torch.nonzero(~is_identity_row(weights)).flatten().tolist():
+        alike[row_key(weights[k])].append(k)
+    for clients in alike.values():
+        heard = torch.nonzero(weights[clients[0]] > 0).flatten()
+        receivers = torch.tensor(clients, device=a.device)
+        found = mix_turned(layer, heard, weights[clients[0], heard], receivers)
+        made.a[receivers], made.b[receivers] = found.a, found.b
+    return made.a, made.b
+
+
 Decomposed = tuple[Tensor, Tensor, Tensor]
 """U [d_out, p], the singular values [p] and V [d_in, p] of a mixture, float64."""
 
@@ -180,6 +198,9 @@ MIXERS: dict[str, Mixer] = {
     "b": mix_b,
 }
 """By space; each keeps every client's rank."""
+
+ROTATED: dict[str, Mixer] = {"factors": mix_rotated}
+"""Likewise, after alignment: in the other spaces a common rotation cancels, or B does without."""
 
 
 def stack_factors(

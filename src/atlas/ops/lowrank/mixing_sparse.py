@@ -1,8 +1,8 @@
 """Mixing with sparse rows: each mixture from the few adapters in it, each distinct row once.
 
-For the W of `ops.graph.sparse_rows`, `SPARSE_MIXERS` are the `MIXERS` of `ops.lowrank.mixing`,
-`stack_sparse` is its `stack_factors` and `mix_linear` its `mix_rows`. In product space rows with
-like many slots are solved together.
+For the W of `ops.graph.sparse_rows`, `SPARSE_MIXERS` and `SPARSE_ROTATED` are the `MIXERS` and
+`ROTATED` of `ops.lowrank.mixing`, `stack_sparse` is its `stack_factors` and `mix_linear` its
+`mix_rows`. In product space rows with like many slots are solved together.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from torch import Tensor
 
 from atlas.ops.graph.sparse_rows import Edges, Places, SharedRows, keeps_own_row
 from atlas.ops.lowrank.factors import Layer, rank_mask, span_of, svd_gauge, used_slots
+from atlas.ops.lowrank.gauge import mix_turned
 from atlas.ops.lowrank.leading import Leading, leading_of_slots, receive
 from atlas.ops.lowrank.mixing import cut_for, decompose
 
@@ -179,6 +180,20 @@ def mix_b_sparse(
     return a, torch.where(_own(weights, b), b, mixed)
 
 
+def mix_rotated_sparse(
+    a: Tensor, b: Tensor, ranks: Tensor, scales: Tensor, weights: SharedRows
+) -> tuple[Tensor, Tensor]:
+    """`mix_rotated` with the clients of each row alone."""
+    layer = Layer(a, b, ranks, scales)
+    new_a, new_b = a.clone(), b.clone()
+    moving = np.nonzero(~keeps_own_row(weights))[0]
+    for row in np.unique(weights.which[moving]).tolist():
+        clients = torch.from_numpy(moving[weights.which[moving] == row]).to(a.device)
+        found = mix_turned(layer, *_entries(weights.rows, row, a.device), clients)
+        new_a[clients], new_b[clients] = found.a, found.b
+    return new_a, new_b
+
+
 def _own(weights: SharedRows, like: Tensor) -> Tensor:
     return torch.from_numpy(keeps_own_row(weights)).to(like.device)[:, None, None]
 
@@ -199,6 +214,9 @@ SPARSE_MIXERS: dict[str, SparseMixer] = {
     "b": mix_b_sparse,
 }
 """By space, as `MIXERS`."""
+
+SPARSE_ROTATED: dict[str, SparseMixer] = {"factors": mix_rotated_sparse}
+"""By space, as `ROTATED`."""
 
 
 def stack_sparse(
