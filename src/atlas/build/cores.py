@@ -121,12 +121,21 @@ def _frozen(layout: Layout, bases: Sequence[Basis]) -> dict[str, Frozen]:
 
 
 def tell_alignment(config: FederationConfig, models: Mapping[str, Model]) -> dict[str, Any] | None:
-    """How well what is around cores matches, as plain values; None if there is nothing to match."""
-    cored = {model.backbone.name: model for model in models.values() if model.bases}
-    if len(cored) < 2:
+    """How well what is around cores matches, as plain values; None if there is nothing to match.
+
+    Backbones are told by their own names: those of the settings may be folders.
+    """
+    if len(models) < 2 or not all(model.bases for model in models.values()):
         return None
-    bases = bases_of(config, cored)
-    return {"method": config.align.method, **bases.summary(), "modules": list(bases.report)}
+    bases = bases_of(config, models)
+    named = {name: model.backbone.name for name, model in models.items()}
+    summary = bases.summary()
+    return {
+        "method": config.align.method,
+        "reference": named[bases.reference],
+        "backbones": {named[name]: summary[name] for name in named if name in summary},
+        "modules": [{**entry, "backbone": named[str(entry["backbone"])]} for entry in bases.report],
+    }
 
 
 def _gated(model: Model, gate: Gating) -> Model:

@@ -6,8 +6,16 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
-from atlas.build.cores import beside, core_cohort, find_models, plain_cohort, without_labels
+from atlas.build.cores import (
+    beside,
+    core_cohort,
+    find_models,
+    plain_cohort,
+    tell_alignment,
+    without_labels,
+)
 from atlas.build.models import (
     check_kind,
     check_ranks,
@@ -37,6 +45,7 @@ from atlas.federation.fingerprints.take import print_shapes
 from atlas.federation.server import RunPlan, ServerState
 from atlas.federation.strategies.base import Strategy, find_strategy
 from atlas.federation.training.loop import Clock
+from atlas.runs.checkpoint import tensors_sha256
 from atlas.runs.events import Progress
 
 
@@ -76,7 +85,7 @@ class Federation:
 
     @cached_property
     def identity(self) -> dict[str, str]:
-        """Hashes of all examples, of every backbone's weights and of plugins.
+        """Hashes of all examples, of every backbone's weights, of plugins and of cores' bases.
 
         A resumed run must meet the data and models it was started with, or its bits mean nothing.
         """
@@ -90,11 +99,24 @@ class Federation:
             names.add(self.config.relevance.probe)
         weights = {n: open_backbone(self.config, n).weights_id for n in sorted(names)}
         plugins = load_plugins(self.config.plugins)
+        frozen = {
+            f"{model.backbone.name}|{module}|{part}": value
+            for model in self.models.values()
+            for module, basis in model.bases.items()
+            for part, value in basis._asdict().items()
+        }
         return {
             "data": digest.hexdigest(),
             **{f"weights of {name}": found for name, found in weights.items()},
             **{f"plugin {name}": found for name, found in plugins.items()},
+            **({"bases of cores": tensors_sha256(frozen)} if frozen else {}),
         }
+
+    @cached_property
+    def alignment(self) -> dict[str, Any] | None:
+        """How well what is around cores of different backbones matches; None if nothing is."""
+        models = {h.data.backbone: self.models[h.id] for h in self.holders.values()}
+        return tell_alignment(self.config, models)
 
 
 def build_federation(config: FederationConfig, progress: Progress | None = None) -> Federation:

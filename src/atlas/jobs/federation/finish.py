@@ -167,6 +167,11 @@ def summarise(
         "failures": state.failures,
         "adapters_sha256": digest.hexdigest(),
     }
+    if federation.alignment is not None:
+        found = federation.alignment
+        summary["alignment"] = {key: value for key, value in found.items() if key != "modules"}
+    if plan.budget < 1:
+        summary["route"] = {"budget": plan.budget, "choice": plan.route.choice}
     data = describe_data(federation)
     if data:
         summary["data"] = data

@@ -85,6 +85,8 @@ class FederationJob:
     def begin(self, folder: RunFolder, observe: Observe) -> None:
         """Tell what data there is, make the plan and keep it."""
         tell_data(self.federation, observe)
+        if self.federation.alignment is not None:
+            observe("aligned", self.federation.alignment)
         plan_start(self.federation, folder, observe)
 
     def run_rounds(self, observe: Observe, after_round: Callable[[], bool]) -> bool:
