@@ -73,7 +73,7 @@ def write_card(
     if "/" in backbone.source:  # the hub refuses anything but its own ids here
         front.append(f"base_model: {backbone.source}")
     rows = {
-        "base model": f"`{backbone.source}`",
+        "base model": f"`{backbone.source}`{_which_blocks(backbone)}",
         "tokenizer": f"`{backbone.tokenizer_id}`",
         "task": f"{task.name} ({task.kind})",
         "labels": ", ".join(task.labels) or "none, answers are text",
@@ -105,6 +105,13 @@ def write_card(
     )
 
 
+def _which_blocks(backbone: TransformerBackbone) -> str:
+    """PEFT takes an adapter for the lowest blocks on the whole model, too, where it does harm."""
+    if backbone.lowest is None:
+        return ""
+    return f", its lowest {backbone.lowest} blocks alone: the code below leaves the others out"
+
+
 def _input(task: Task) -> str:
     fields = ", ".join(f"`{name}`" for name in task.text)
     if task.kind == "causal":
@@ -119,6 +126,10 @@ def asking(
 ) -> str:
     """A program that loads the adapter with PEFT alone and asks it, as the run itself would."""
     arguments = ["place", f"dtype={backbone.dtype}"]
+    if backbone.lowest is not None:
+        arguments.append(f"num_hidden_layers={backbone.lowest}")
+        if getattr(backbone.config, "layer_types", None):
+            arguments.append(f"layer_types={list(backbone.config.layer_types)!r}")
     auto = "AutoModelForCausalLM"
     if task.kind == "classification":
         auto = "AutoModelForSequenceClassification"

@@ -57,6 +57,7 @@ class TransformerBackbone:
         name: Short name: `minilm`, `tiny`, a hub id, or a folder's own name.
         source: What model cards call the base model; never a local path.
         location: Where loaders find it: a hub id, or a folder of this machine.
+        lowest: How many blocks it keeps of a deeper model; None if it is that model.
         family: How the model is cut.
         model: The whole model: the body alone for encoders, with `lm_head` for causal models.
         body: The model without any head; names of linear modules are relative to it.
@@ -96,6 +97,7 @@ class TransformerBackbone:
         self.name = name
         self.source = source
         self.location = source
+        self.lowest: int | None = None
         self.family = family = family or need_family(model.config.model_type)
         self.reads_segments = family.segments
         self.can_generate = self.family.mask == "causal"

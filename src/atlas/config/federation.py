@@ -30,7 +30,11 @@ Metric = Literal["accuracy", "balanced_accuracy", "f1", "matthews", "exact_match
 class BackboneSettings(Settings):
     """Which frozen model the clients share."""
 
-    name: str = Field("minilm", description="minilm, tiny, tiny-causal, a folder, or a hub id")
+    name: str = Field(
+        "minilm",
+        description="minilm, smollm2, tiny, tiny-causal, a folder, or a hub id; @N behind it keeps "
+        "its lowest N blocks",
+    )
     allow_hub: bool = Field(False, description="may fetch `name` from the model hub")
     dtype: Literal["float32", "float64", "bfloat16"] = Field(
         "float32", description="numbers that weights and adapters are held in"
