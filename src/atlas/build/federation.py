@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+from atlas.build.dealing import deal_backbones, deal_devices
 from atlas.build.models import (
     check_kind,
     check_ranks,
-    deal_devices,
     find_member,
     find_model,
     find_sites,
@@ -107,9 +107,7 @@ def assemble(
 ) -> Federation:
     """A federation of clients whose data is at hand."""
     strategy = _strategy(config)
-    named = [replace(c, backbone=c.backbone or config.backbone.name) for c in clients]
-    named = deal_devices(config, named)
-    holders = POOLS[strategy.pool](named)
+    holders = POOLS[strategy.pool](deal_devices(config, deal_backbones(config, clients)))
     groups, server = _groups(config, strategy, holders)
     engine = LocalEngine(
         groups,

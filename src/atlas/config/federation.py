@@ -35,6 +35,11 @@ class BackboneSettings(Settings):
         description="minilm, smollm2, tiny, tiny-causal, a folder, or a hub id; @N behind it keeps "
         "its lowest N blocks",
     )
+    deal: list[Annotated[str, Field(min_length=1)]] = Field(
+        default_factory=list,
+        description="backbones dealt in turn to the clients of each task that name none; empty: "
+        "`name` for all",
+    )
     allow_hub: bool = Field(False, description="may fetch `name` from the model hub")
     dtype: Literal["float32", "float64", "bfloat16"] = Field(
         "float32", description="numbers that weights and adapters are held in"
@@ -196,6 +201,9 @@ class DataSettings(Settings):
     path: Path | None = Field(None, description="folder of tasks; default: ATLAS_DATA")
     tasks: list[str] = Field(default_factory=list, description="empty: all synthetic tasks")
     clients_per_task: Positive = Field(3, description="clients among whom a task is dealt")
+    clients_of: dict[str, Positive] = Field(
+        default_factory=dict, description="clients of single tasks, over `clients_per_task`"
+    )
     partition: PartitionSettings = PartitionSettings()
     partitions: dict[str, PartitionSettings] = Field(
         default_factory=dict, description="partition of single tasks, over `partition`"
@@ -221,6 +229,10 @@ class DataSettings(Settings):
     noise: Annotated[float, Field(ge=0, le=0.5)] = Field(
         0.0, description="synthetic: share of flipped training labels"
     )
+
+    def client_count(self, task: str) -> int:
+        """Clients among whom a task is dealt."""
+        return self.clients_of.get(task, self.clients_per_task)
 
 
 class TaskSettings(Settings):

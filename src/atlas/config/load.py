@@ -34,6 +34,10 @@ def anchor(settings: dict[str, Any], base: Path) -> dict[str, Any]:
     _apply(anchored, "data", {"path": base}, {})
     _apply(anchored, "task", {"file": base}, {})
     _apply(anchored, "backbone", {}, {"name": base})
+    backbone = anchored.get("backbone")
+    if isinstance(backbone, dict) and isinstance(backbone.get("deal"), list):
+        names = [_place(base, name) if isinstance(name, str) else name for name in backbone["deal"]]
+        anchored["backbone"] = {**backbone, "deal": names}
     if isinstance(anchored.get("plugins"), list):
         anchored["plugins"] = [_plugin(name, base) for name in anchored["plugins"]]
     if isinstance(anchored.get("clients"), list):
