@@ -133,14 +133,18 @@ class TransformerBackbone:
             self.body.pooler = None
         return read
 
-    def tokenize(self, task: Task, examples: Sequence[Example], max_length: int) -> Inputs:
+    def tokenize(
+        self, task: Task, examples: Sequence[Example], max_length: int, *, ends: bool = True
+    ) -> Inputs:
         """Tokenise examples; causal answers are never truncated away, prompts are."""
         if not 1 <= max_length <= self.max_positions:
             raise InputError(
                 f"max_length {max_length}: backbone {self.name} takes 1 to {self.max_positions}"
             )
         self._check_task(task)
-        build = classification_inputs if task.kind == "classification" else causal_inputs
+        build = classification_inputs
+        if task.kind == "causal":
+            build = partial(causal_inputs, ends=ends)
         inputs = build(self.tokenizer, examples, max_length, self.specials)
         targets = None if inputs.targets is None else inputs.targets.to(self.device)
         ids, mask, types = (t.to(self.device) for t in (inputs.ids, inputs.mask, inputs.types))

@@ -245,7 +245,10 @@ class TaskSettings(Settings):
         min_length=1, max_length=8, description="fields of a record that are read"
     )
     label: str = Field("label", description="field that holds the label or the answer")
-    labels: list[str] = Field(default_factory=list, description="names of the labels, in order")
+    labels: list[str] = Field(
+        default_factory=list,
+        description="names of the labels, in order; causal: answers that all records choose from",
+    )
     metric: Metric = Field("accuracy", description="what its clients are scored by")
     prompt: str = Field("", description="causal: the prompt, with {field} for every text field")
     choices: str = Field("", description="causal: field with candidate answers, for accuracy")

@@ -129,7 +129,8 @@ def evaluate_file(folder: RunFolder, client: str, file: Path) -> dict[str, Any]:
     store = chosen.store(examples)
     scores = score_labels(store, chosen.stack, [store.rows("all")], [chosen.task])[0]
     if chosen.task.kind == "causal":
-        scores |= score_answers(chosen.model, chosen.stack, chosen.task, examples, chosen.limits)
+        parts = [(chosen.task, examples)]
+        scores |= score_answers(chosen.model, chosen.stack, parts, chosen.limits)[0]
     facts = {"client": client, "task": chosen.task.name, "metric": chosen.task.metric}
     return {**facts, "examples": len(examples), **scores}
 
