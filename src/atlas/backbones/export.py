@@ -28,6 +28,7 @@ from atlas.backbones.peft_folder import (
     load_adapter,
     whole_folder,
 )
+from atlas.backbones.quantised import plain_state
 from atlas.backbones.transformer import TransformerBackbone
 from atlas.federation.clients import Task
 from atlas.federation.training.evaluate import Limits
@@ -116,11 +117,11 @@ def merge_adapter(folder: Path, *, backbone: TransformerBackbone, adapter: Expor
     check_base(adapter, backbone)
     start = f"{backbone.family.prefix}."
     if adapter.task.kind == "causal":
-        state = dict(backbone.model.state_dict())
+        state = plain_state(backbone.model)
         if backbone.config.tie_word_embeddings:
             del state["lm_head.weight"]  # one tensor under two names cannot be saved
     else:
-        state = {start + name: tensor for name, tensor in backbone.body.state_dict().items()}
+        state = {start + name: tensor for name, tensor in plain_state(backbone.body).items()}
     for name, (a, b) in adapter.layers.items():
         key = f"{start}{name}.weight"
         across = is_transposed(backbone.body.get_submodule(name))

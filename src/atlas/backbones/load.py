@@ -24,6 +24,7 @@ from atlas.backbones.bert import Bert
 from atlas.backbones.blocks import Config, Model, Tokenizer
 from atlas.backbones.compiled import Compiler, compiled
 from atlas.backbones.lowest_blocks import keep_lowest
+from atlas.backbones.quantised import Quant, quantise
 from atlas.backbones.read_model import read_backbone
 from atlas.backbones.smollm import SMOLLM, SMOLLM_SOURCE, smollm_folder
 from atlas.backbones.transformer import TransformerBackbone
@@ -136,16 +137,18 @@ PACKAGED: dict[str, tuple[Callable[[], Path], str]] = {
 }
 """Models that come as pip packages: how their folder is found, and what cards call them."""
 
-_loaded: dict[tuple[str, torch.device, torch.dtype, Compiler | None], TransformerBackbone] = {}
+_Key = tuple[str, torch.device, torch.dtype, Compiler | None, Quant | None]
+_loaded: dict[_Key, TransformerBackbone] = {}
 
 
-def load_backbone(
+def load_backbone(  # noqa: PLR0913
     name: str,
     *,
     device: str | torch.device = "cpu",
     dtype: torch.dtype = torch.float32,
     allow_hub: bool = False,
     compiler: Compiler | None = None,
+    quant: Quant | None = None,
 ) -> TransformerBackbone:
     """Loads a frozen model once per process.
 
@@ -156,6 +159,7 @@ def load_backbone(
         dtype: Of its parameters.
         allow_hub: Whether `name` may be fetched from the model hub.
         compiler: What blocks are compiled with, if they are.
+        quant: How the weights of blocks are kept, if not plainly.
 
     Returns:
         The same object for the same arguments.
@@ -168,17 +172,24 @@ def load_backbone(
         raise InputError("backbone.dtype: float64 is not known to mps; allowed: float32, bfloat16")
     folder = _find_folder(name)
     base, sign, blocks = name.rpartition("@") if folder is None else ("", "", "")
-    key = (str(folder.resolve()) if folder else name, place, dtype, compiler)
+    key = (str(folder.resolve()) if folder else name, place, dtype, compiler, quant)
     if key not in _loaded:
         if sign and base:
             whole = load_backbone(
-                base, device=device, dtype=dtype, allow_hub=allow_hub, compiler=compiler
+                base,
+                device=device,
+                dtype=dtype,
+                allow_hub=allow_hub,
+                compiler=compiler,
+                quant=quant,
             )
             backbone = keep_lowest(whole, blocks, name)
         else:
             backbone = _find(name, folder, place, dtype, allow_hub)
             if compiler is not None:
                 backbone.family = compiled(backbone.family, compiler)
+            if quant is not None:
+                quantise(backbone)
         _loaded[key] = backbone
     return _loaded[key]
 

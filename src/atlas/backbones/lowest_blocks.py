@@ -50,7 +50,8 @@ def keep_lowest(whole: TransformerBackbone, blocks: str, name: str) -> Transform
         pooled=whole._pooled,  # noqa: SLF001 - the same class
     )
     cut.family = whole.family  # with its compiled parts
-    cut.location, cut.stops, cut.lowest = whole.location, whole.stops, count
+    cut.location, cut.stops = whole.location, whole.stops
+    cut.lowest, cut.quant = count, whole.quant
     return cut
 
 

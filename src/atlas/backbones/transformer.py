@@ -58,6 +58,7 @@ class TransformerBackbone:
         source: What model cards call the base model; never a local path.
         location: Where loaders find it: a hub id, or a folder of this machine.
         lowest: How many blocks it keeps of a deeper model; None if it is that model.
+        quant: How the weights of its blocks are kept, `nf4`; None if they are plain.
         family: How the model is cut.
         model: The whole model: the body alone for encoders, with `lm_head` for causal models.
         body: The model without any head; names of linear modules are relative to it.
@@ -98,6 +99,7 @@ class TransformerBackbone:
         self.source = source
         self.location = source
         self.lowest: int | None = None
+        self.quant: str | None = None
         self.family = family = family or need_family(model.config.model_type)
         self.reads_segments = family.segments
         self.can_generate = self.family.mask == "causal"

@@ -59,6 +59,7 @@ def open_backbone(config: FederationConfig, name: str) -> TransformerBackbone:
         dtype=DTYPES[config.backbone.dtype],
         allow_hub=config.backbone.allow_hub,
         compiler=config.backbone.compile,
+        quant=config.backbone.quant,
     )
 
 

@@ -55,6 +55,21 @@ class BackboneSettings(Settings):
         None, description="torch.compile's backend for the part of blocks after attention"
     )
 
+    quant: Literal["nf4"] | None = Field(
+        None,
+        description="nf4: four bits for each weight of the blocks (extra `quant`); less memory, "
+        "more time",
+    )
+
+    @model_validator(mode="after")
+    def _quant_fits(self) -> BackboneSettings:
+        if self.quant is not None and (self.dtype == "float64" or self.compile is not None):
+            raise ValueError(
+                f"quant: {self.quant} given with dtype {self.dtype} and compile "
+                f"{self.compile or 'null'}; allowed: float32 or bfloat16, and no compile"
+            )
+        return self
+
     @model_validator(mode="after")
     def _autocast_acts(self) -> BackboneSettings:
         if self.autocast is not None and self.dtype != "float32":

@@ -140,12 +140,15 @@ def score_answers(
         store = ExampleStore(model, texts, limits.max_length, lower, ends=False)
         picks = [store.rows(str(row)) for row in ranked]
         losses, _ = predict_rows(store, _some(stack, ranked), picks)
-        for row, own in zip(ranked, losses, strict=True):
-            found[row] = score_choices(own, parts[row][1])
-    prompts = [[example.texts[0] for example in parts[row][1]] for row in free]
-    answers = generate_rows(model, _some(stack, free), prompts, limits.max_new_tokens, written)
-    for row, told in zip(free, answers, strict=True):
-        found[row] = _score_texts(*parts[row], told)
+        for row, each in zip(ranked, losses, strict=True):
+            found[row] = score_choices(each, parts[row][1])
+    # Task by task: those whose answers are short need not wait for others.
+    for name in dict.fromkeys(parts[row][0].name for row in free):
+        own = [row for row in free if parts[row][0].name == name]
+        prompts = [[example.texts[0] for example in parts[row][1]] for row in own]
+        answers = generate_rows(model, _some(stack, own), prompts, limits.max_new_tokens, written)
+        for row, told in zip(own, answers, strict=True):
+            found[row] = _score_texts(*parts[row], told)
     return [found[row] for row in range(len(parts))]
 
 
