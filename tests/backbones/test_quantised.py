@@ -2,16 +2,23 @@
 
 import importlib.util
 import os
+import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
 
+from atlas.backbones.export import check_base, load_adapter
 from atlas.backbones.load import build_tiny_causal, load_backbone
 from atlas.backbones.quantised import QuantisedLinear
+from atlas.backbones.smollm import smollm_folder
 from atlas.config.federation import BackboneSettings
 from atlas.errors import InputError
+from atlas.federation.adapters.adapter import Adapter
+from atlas.federation.batching.forward import adapters_active
+from atlas.federation.training.evaluate import generate_answers
 from atlas.jobs.federation.answer import export_merged, open_client
 from atlas.jobs.runner import start_run
 from tests.helpers import make_config
@@ -99,6 +106,7 @@ def test_weights_take_at_most_a_sixth(stories):
     plain, quant = (load_backbone(str(stories), quant=how) for how in (None, "nf4"))
     whole = sum(m.weight.numel() * 4 for i in range(plain.depth) for m in plain.linears(i).values())
     kept = sum(m.bytes for i in range(quant.depth) for m in quant.linears(i).values())
+    print(f"linear weights of the blocks: {whole:,} bytes, nf4 {kept:,}, {whole / kept:.2f} times")
     assert kept <= whole / 6
     assert sum(quant.size.blocks) < sum(plain.size.blocks) / 5
     assert quant.size.embeddings == plain.size.embeddings
@@ -129,17 +137,29 @@ def test_an_adapter_trains_and_reloads_to_the_bit(stories, tmp_path):
         lambda event, fields: losses.append(fields["loss"]) if event == "fitted" else None,
     )
     assert losses[-1] < losses[0] / 2
-    one, two = (open_client(finished.folder, "me") for _ in range(2))
+    one = open_client(finished.folder, "me")
     assert all(value.dtype == torch.float32 for value in one.stack.tensors.values())
-    assert one.model.backbone is two.model.backbone and one.model.backbone.quant == "nf4"
-    for name, value in one.stack.tensors.items():
-        assert torch.equal(value, two.stack.tensors[name])
+    assert one.model.backbone is load_backbone(str(stories), quant="nf4")  # loaded once
+    # Reloaded from scratch: another copy of the base model, quantised anew, and the saved adapter.
+    copied = load_backbone(str(shutil.copytree(stories, tmp_path / "copy")), quant="nf4")
+    saved = load_adapter(finished.folder.adapters / "me")
+    check_base(saved, copied)
+    assert Adapter.of(saved.layers, {}).keys() == one.stack.tensors.keys()
+    ids = copied.tokenizer("how much is 3?", return_tensors="pt").input_ids
+    other = replace(one.model, backbone=copied)
+    found = []
+    for model in (one.model, other):
+        with torch.no_grad(), adapters_active(model, one.stack):
+            found.append(model.backbone.model(ids).logits)
+    with torch.no_grad():
+        bare = copied.model(ids).logits
+    difference = float((found[0] - found[1]).abs().max())
+    assert difference == 0 and not torch.allclose(found[0], bare, atol=0.1)
+    print(f"losses by round {[round(loss, 3) for loss in losses]}, reload difference {difference}")
     export_merged(finished.folder, "me", tmp_path / "merged")
     merged = load_backbone(str(tmp_path / "merged"))
     assert type(merged.linears(0)["layers.0.self_attn.q_proj"]) is nn.Linear
     prompt = ["how much is 7?\n"]
-    from atlas.federation.training.evaluate import generate_answers
-
     assert generate_answers(one.model, one.stack, prompt, 4) == merged.generate(prompt, 4)
 
 
@@ -159,7 +179,6 @@ def test_plain_peft_on_the_librarys_own_modules_gives_the_same_logits(tmp_path):
     from peft import PeftModel
     from transformers import AutoModelForCausalLM, AutoTokenizer, BitsAndBytesConfig
 
-    from atlas.federation.batching.forward import adapters_active
     from atlas.jobs.federation.answer import RunFolder
 
     model = wide_model(tmp_path / "model")
@@ -180,3 +199,23 @@ def test_plain_peft_on_the_librarys_own_modules_gives_the_same_logits(tmp_path):
         ours = mine.model.backbone.model(ids).logits
     with torch.no_grad():
         assert torch.allclose(theirs(input_ids=ids).logits, ours, atol=1e-5, rtol=0)
+
+
+@needs_library
+@pytest.mark.slow
+def test_smollm2_in_four_bits():
+    try:
+        smollm_folder()
+    except InputError as missing:
+        pytest.skip(str(missing))
+    plain, quant = (load_backbone("smollm2", quant=how) for how in (None, "nf4"))
+    whole = kept = 0
+    errors = []
+    for index in range(plain.depth):
+        for name, module in plain.linears(index).items():
+            other = quant.linears(index)[name]
+            whole, kept = whole + module.weight.numel() * 4, kept + other.bytes
+            errors.append(float((other.weight - module.weight).norm() / module.weight.norm()))
+    mean = sum(errors) / len(errors)
+    print(f"smollm2: {whole:,} bytes, nf4 {kept:,}, {whole / kept:.2f} times, error {mean:.4f}")
+    assert kept <= whole / 6 and mean < 0.12
