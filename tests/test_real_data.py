@@ -5,7 +5,9 @@ import pytest
 from atlas.build.federation import build_federation
 from atlas.data.clients import load_clients
 from atlas.jobs.runner import start_run
+from atlas.report.tables.runs import client_table
 from tests.helpers import make_config
+from tests.jobs.federation.test_split_runs import shown
 
 SMALL = {"source": "files", "train": 24, "validation": 12, "test": 20}
 
@@ -33,7 +35,7 @@ def test_mnli_by_genre_and_other_label_counts_side_by_side(real_data):
     assert not {e.texts for e in one.train} & {e.texts for e in two.train}
 
 
-@pytest.mark.parametrize("task", ["csqa", "squad", "gsm8k"])
+@pytest.mark.parametrize("task", ["csqa", "mnli-choice", "squad", "gsm8k"])
 def test_causal_tasks_on_a_model_that_speaks(real_data, tmp_path, task):
     pytest.importorskip("sentencepiece")
     model = real_data.parent / "models" / "stories260K"
@@ -53,3 +55,10 @@ def test_causal_tasks_on_a_model_that_speaks(real_data, tmp_path, task):
     assert sum(losses[-2:]) < sum(losses[:2]), "training on answers must lower their loss"
     assert not finished.summary["failures"]
     assert 0.0 <= finished.summary["score"]["mean"] <= 1.0
+    chance = finished.summary.get("chance", {"clients": {}})["clients"]
+    share = {"csqa": 1 / 5, "mnli-choice": 1 / 3}.get(task)
+    assert list(chance.values()) == ([] if share is None else [pytest.approx(share)] * 2)
+    assert finished.summary["loss"]["mean"] > 0
+    text = shown(client_table(finished.summary, {}))
+    assert ("chance" in text) == (share is not None)
+    assert "mean loss of the answers' tokens" in " ".join(text.split())

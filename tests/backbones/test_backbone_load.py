@@ -192,7 +192,7 @@ def test_the_hub_is_asked_only_when_allowed(tmp_path):
     with pytest.raises(InputError, match=r"backbone\.allow_hub=true"):
         load_backbone("some-owner/some-model")
     for name in (str(tmp_path / "none"), "../nowhere", "a/b/c", "a b"):
-        with pytest.raises(InputError, match="no such folder; allowed: minilm, tiny"):
+        with pytest.raises(InputError, match="no such folder; allowed: minilm, smollm2, tiny"):
             load_backbone(name, allow_hub=True)
 
 

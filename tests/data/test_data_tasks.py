@@ -2,9 +2,11 @@ import pytest
 
 from atlas.config.federation import TaskSettings
 from atlas.data.examples import read_example, text_key
+from atlas.data.files import FileSource
 from atlas.data.tasks import TASKS, find_task, task_registry
 from atlas.errors import InputError
 from atlas.federation.clients import Example, Task
+from tests.data.helpers import write_jsonl
 
 METRICS = {
     "sst2": "accuracy",
@@ -46,6 +48,25 @@ def test_choice_tasks_hold_all_choices():
     # Braces in the record are text, and the answer starts a line of its own.
     assert "{ink}" in example.texts[0] and example.texts[0].endswith("\n")
     assert read("csqa", {**record, "label": "pen"}).label == 0
+
+
+def test_inference_as_a_choice_reads_the_folder_of_mnli(tmp_path):
+    record = {"premise": "It rains.", "hypothesis": "It is wet.", "label": 0}
+    example = read("mnli-choice", record)
+    assert example.choices == ("yes", "maybe", "no") and example.answer == "yes"
+    assert example.texts[0].index("It rains.") < example.texts[0].index("It is wet.")
+    assert read("mnli-choice", {**record, "label": 2}).answer == "no"
+    task = TASKS["mnli-choice"]
+    assert task.has_choices and not task.label_set and not TASKS["mnli"].has_choices
+    write_jsonl(tmp_path / "mnli" / "train.jsonl", [record])
+    assert len(FileSource(tmp_path).records(task, "train")) == 1
+
+
+def test_a_users_task_may_have_the_same_answers_for_all_records():
+    settings = TaskSettings(kind="causal", text=["t"], labels=["good", "bad"], prompt="{t}?\n")
+    task = task_registry({"mine": settings})["mine"]
+    example = read_example(task, {"t": "fine", "label": "bad"}, "w")
+    assert example == Example(("fine?\n",), 1, "bad", ("good", "bad"))
 
 
 def test_free_answers_carry_the_answer():
@@ -105,7 +126,17 @@ def test_unknown_tasks_name_the_nearest():
         ("mine", {"text": ["t", "u", "v"], "labels": ["a", "b"]}, "one or two fields, not 3"),
         ("mine", {"text": ["t"], "labels": ["a", "b"], "prompt": "{t}"}, "only causal tasks"),
         ("mine", {"text": ["t"], "labels": ["a", "b"], "metric": "token_f1"}, "does not fit"),
-        ("mine", {"kind": "causal", "text": ["t"], "labels": ["a", "b"]}, "causal tasks have none"),
+        ("mine", {"kind": "causal", "text": ["t"], "labels": ["a"]}, "two or more; 1 given"),
+        (
+            "mine",
+            {"kind": "causal", "text": ["t"], "labels": ["a", "b"], "choices": "c"},
+            "tasks.mine.choices: c given, but `labels` names",
+        ),
+        (
+            "mine",
+            {"kind": "causal", "text": ["t"], "labels": ["a", "b"], "metric": "token_f1"},
+            "'token_f1' does not fit; allowed: accuracy",
+        ),
         ("mine", {"kind": "causal", "text": ["t"], "prompt": "{u}"}, "{u} is not among"),
         ("mine", {"kind": "causal", "text": ["t"], "prompt": "{t"}, "tasks.mine.prompt"),
         ("mine", {"kind": "causal", "text": ["t"], "prompt": "{t!r}"}, "may not be formatted"),

@@ -53,7 +53,7 @@ def test_every_extra_is_offered_or_said_to_be_for_later():
 def test_an_offer_names_what_there_is(extra):
     packages, unlocks = EXTRAS[extra]
     assert set(packages) <= required(extra)
-    settings = re.findall(r"[a-z_.]+=[a-z]+", unlocks)
+    settings = re.findall(r"[a-z_.]+=[a-z0-9]+", unlocks)
     for setting in settings:
         load_config("demo", [setting])
     known = {c.name or c.callback.__name__ for c in app.registered_commands}

@@ -10,6 +10,7 @@ from atlas.ops.metrics import (
     confusion,
     exact_match,
     example_weights,
+    read_number,
     scored_part,
     token_f1,
 )
@@ -45,6 +46,33 @@ def test_text_answers():
     assert token_f1("", "") == 1.0
     assert scored_part("so 6 * 200 = 1,200\n#### 1,200", "####") == "1200"
     assert scored_part("no marker", "####") == "no marker"
+
+
+@pytest.mark.parametrize(
+    ("truth", "told", "same"),
+    [
+        ("1,000", "1000", True),
+        ("18", "18.0", True),
+        ("18", "18.", True),
+        ("18", "$18", True),
+        ("18", "180", False),
+        ("18.0", "180", False),
+        ("-3", "3", False),
+        ("0.5", ".5", True),
+        ("75", "75%", True),
+        ("1000000", "1,000,000.00", True),
+        ("18", "18 apples", False),
+    ],
+)
+def test_numbers_are_compared_as_numbers(truth, told, same):
+    assert exact_match(truth, told) == exact_match(told, truth) == float(same)
+    if same:
+        assert token_f1(truth, told) == 1.0
+
+
+def test_words_stay_words():
+    assert read_number("in 1999") is None and read_number("") is None
+    assert exact_match("July 4, 1776", "july 4 1776") == 1.0
 
 
 def test_weighted_right_answers_average_to_the_metric():

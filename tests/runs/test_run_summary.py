@@ -35,6 +35,8 @@ MINIMAL = {
 FULL = MINIMAL | {
     "alone": {"mean": 0.5, "clients": {"a": 0.4, "b": 0.6}},
     "gain": {"mean": 0.1, "worst": 0.1},
+    "chance": {"clients": {"a": 0.2}},
+    "loss": {"mean": None, "clients": {"a": 1.5, "b": None}, "alone": {"a": 1.4, "b": 2}},
     "clusters": {"k": 1, "silhouette": None, "purity": 1, "ari": 0, "labels": {"a": 0, "b": 0}},
     "budgets": {
         "a": {"device": "phone", "budget": 90, "used": 80, "valid": True, "measured": 85},
@@ -58,7 +60,7 @@ def test_every_key_has_its_form(key):
     broken[key] = {"surprise": 1}
     assert not is_valid(broken)
     del broken[key]
-    free = ("clusters", "budgets")
+    free = ("clusters", "budgets", "chance", "loss")
     assert is_valid(broken) == (key in free), "only these may be left out by themselves"
 
 

@@ -41,7 +41,7 @@ def weigh(
         )
     seen: set[int] = set()
     below = sum(_new_bytes(part.parameters(), seen) for part in embeddings)
-    each = tuple(_new_bytes(block.parameters(), seen) for block in blocks)
+    each = tuple(_new_bytes(_kept_weights(block), seen) for block in blocks)
     # Blocks of one model are alike; the last one speaks for all.
     widths = _widths(family, blocks[-1])
     spread, read_spread = _kept_by_attention(family, widths)
@@ -121,6 +121,14 @@ def _adapter_inputs(
         for short, entry in inputs.items()
         if short in family.modules
     }
+
+
+def _kept_weights(block: nn.Module) -> Iterable[Tensor]:
+    """Parameters, and what quantised modules have in their place."""
+    yield from block.parameters()
+    for module in block.modules():
+        if is_linear(module):
+            yield from module.buffers(recurse=False)
 
 
 def _new_bytes(parameters: Iterable[Tensor], seen: set[int]) -> int:

@@ -29,6 +29,7 @@ from atlas.backbones.peft_folder import (
     load_adapter,
     whole_folder,
 )
+from atlas.backbones.quantised import plain_state
 from atlas.backbones.transformer import TransformerBackbone
 from atlas.errors import InputError
 from atlas.federation.clients import Task
@@ -126,11 +127,11 @@ def merge_adapter(folder: Path, *, backbone: TransformerBackbone, adapter: Expor
     start = f"{backbone.family.prefix}."
     config = _merged_config(backbone, adapter.task)
     if adapter.task.kind == "causal":
-        state = dict(backbone.model.state_dict())
+        state = plain_state(backbone.model)
         if backbone.config.tie_word_embeddings:
             del state["lm_head.weight"]  # one tensor under two names cannot be saved
     else:
-        state = {start + name: tensor for name, tensor in backbone.body.state_dict().items()}
+        state = {start + name: tensor for name, tensor in plain_state(backbone.body).items()}
     for name, (a, b) in adapter.layers.items():
         key = f"{start}{name}.weight"
         across = is_transposed(backbone.body.get_submodule(name))

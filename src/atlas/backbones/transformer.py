@@ -57,6 +57,8 @@ class TransformerBackbone:
         name: Short name: `minilm`, `tiny`, a hub id, or a folder's own name.
         source: What model cards call the base model; never a local path.
         location: Where loaders find it: a hub id, or a folder of this machine.
+        lowest: How many blocks it keeps of a deeper model; None if it is that model.
+        quant: How the weights of its blocks are kept, `nf4`; None if they are plain.
         family: How the model is cut.
         model: The whole model: the body alone for encoders, with `lm_head` for causal models.
         body: The model without any head; names of linear modules are relative to it.
@@ -96,6 +98,8 @@ class TransformerBackbone:
         self.name = name
         self.source = source
         self.location = source
+        self.lowest: int | None = None
+        self.quant: str | None = None
         self.family = family = family or need_family(model.config.model_type)
         self.reads_segments = family.segments
         self.can_generate = self.family.mask == "causal"
@@ -131,14 +135,18 @@ class TransformerBackbone:
             self.body.pooler = None
         return read
 
-    def tokenize(self, task: Task, examples: Sequence[Example], max_length: int) -> Inputs:
+    def tokenize(
+        self, task: Task, examples: Sequence[Example], max_length: int, *, ends: bool = True
+    ) -> Inputs:
         """Tokenise examples; causal answers are never truncated away, prompts are."""
         if not 1 <= max_length <= self.max_positions:
             raise InputError(
                 f"max_length {max_length}: backbone {self.name} takes 1 to {self.max_positions}"
             )
         self._check_task(task)
-        build = classification_inputs if task.kind == "classification" else causal_inputs
+        build = classification_inputs
+        if task.kind == "causal":
+            build = partial(causal_inputs, ends=ends)
         inputs = build(self.tokenizer, examples, max_length, self.specials)
         targets = None if inputs.targets is None else inputs.targets.to(self.device)
         ids, mask, types = (t.to(self.device) for t in (inputs.ids, inputs.mask, inputs.types))

@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from atlas.backbones.smollm import smollm_folder, smollm_missing
 from atlas.bench.federation_work import CONFIG
 from atlas.bench.peers.rounds import read_rounds
 from atlas.bench.processes import QUIET, Row, Size, run_watched
-from atlas.bench.smollm import smollm_folder, smollm_missing
 from atlas.build.models import find_member, find_model, start_cohort
 from atlas.config.federation import FederationConfig
 from atlas.config.load import DATA_VARIABLE, dump_config

@@ -16,10 +16,10 @@ from atlas.build.cores import (
     tell_alignment,
     without_labels,
 )
+from atlas.build.dealing import deal_backbones, deal_devices
 from atlas.build.models import (
     check_kind,
     check_ranks,
-    deal_devices,
     find_member,
     find_sites,
     fixed_splits,
@@ -135,9 +135,7 @@ def assemble(
 ) -> Federation:
     """A federation of clients whose data is at hand."""
     strategy = _strategy(config)
-    named = [replace(c, backbone=c.backbone or config.backbone.name) for c in clients]
-    named = deal_devices(config, named)
-    holders = POOLS[strategy.pool](named)
+    holders = POOLS[strategy.pool](deal_devices(config, deal_backbones(config, clients)))
     if strategy.signature == "gradient":
         find_probe(config, config.relevance.probe)  # one that will not do is told before all else
     groups, server = _groups(config, strategy, holders)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 from weakref import WeakKeyDictionary
 
 import torch
@@ -34,7 +33,7 @@ from atlas.federation.batching.backbone import Backbone
 from atlas.federation.batching.forward import Model
 from atlas.federation.batching.prefix_cache import PrefixCache
 from atlas.federation.capacity.grant import Site
-from atlas.federation.clients import ClientData, Holder
+from atlas.federation.clients import Holder
 from atlas.federation.state.mapped import OnDisk
 from atlas.federation.training.evaluate import Limits
 
@@ -60,6 +59,7 @@ def open_backbone(config: FederationConfig, name: str) -> TransformerBackbone:
         dtype=DTYPES[config.backbone.dtype],
         allow_hub=config.backbone.allow_hub,
         compiler=config.backbone.compile,
+        quant=config.backbone.quant,
     )
 
 
@@ -236,21 +236,6 @@ def find_place(settings: ServerSettings, size: int, device: torch.device) -> Ten
     if settings.state == "disk" or (settings.state == "auto" and large):
         return OnDisk()
     return InMemory()
-
-
-def deal_devices(config: FederationConfig, clients: Sequence[ClientData]) -> list[ClientData]:
-    """Clients that name no device get one of `ranks.devices` in turn, within their task.
-
-    Every task so has a mixture of devices, and what a task needs is not told by what it runs on.
-    """
-    names, dealt = config.ranks.devices, []
-    counts: dict[str, int] = {}
-    for client in clients:
-        place = counts.get(client.task.name, 0)
-        counts[client.task.name] = place + 1
-        device = client.device or (names[place % len(names)] if names else "")
-        dealt.append(replace(client, device=device))
-    return dealt
 
 
 def find_sites(config: FederationConfig, groups: Sequence[ClientGroup]) -> dict[str, Site]:

@@ -33,7 +33,16 @@ Metric = Literal["accuracy", "balanced_accuracy", "f1", "matthews", "exact_match
 class BackboneSettings(Settings):
     """Which frozen model the clients share."""
 
-    name: str = Field("minilm", description="minilm, tiny, tiny-causal, a folder, or a hub id")
+    name: str = Field(
+        "minilm",
+        description="minilm, smollm2, tiny, tiny-causal, a folder, or a hub id; @N behind it keeps "
+        "its lowest N blocks",
+    )
+    deal: list[Annotated[str, Field(min_length=1)]] = Field(
+        default_factory=list,
+        description="backbones dealt in turn to the clients of each task that name none; empty: "
+        "`name` for all",
+    )
     allow_hub: bool = Field(False, description="may fetch `name` from the model hub")
     dtype: Literal["float32", "float64", "bfloat16"] = Field(
         "float32", description="numbers that weights and adapters are held in"
@@ -48,6 +57,21 @@ class BackboneSettings(Settings):
     compile: Literal["inductor", "aot_eager"] | None = Field(
         None, description="torch.compile's backend for the part of blocks after attention"
     )
+
+    quant: Literal["nf4"] | None = Field(
+        None,
+        description="nf4: four bits for each weight of the blocks (extra `quant`); less memory, "
+        "more time",
+    )
+
+    @model_validator(mode="after")
+    def _quant_fits(self) -> BackboneSettings:
+        if self.quant is not None and (self.dtype == "float64" or self.compile is not None):
+            raise ValueError(
+                f"quant: {self.quant} given with dtype {self.dtype} and compile "
+                f"{self.compile or 'null'}; allowed: float32 or bfloat16, and no compile"
+            )
+        return self
 
     @model_validator(mode="after")
     def _autocast_acts(self) -> BackboneSettings:
@@ -216,6 +240,9 @@ class DataSettings(Settings):
     path: Path | None = Field(None, description="folder of tasks; default: ATLAS_DATA")
     tasks: list[str] = Field(default_factory=list, description="empty: all synthetic tasks")
     clients_per_task: Positive = Field(3, description="clients among whom a task is dealt")
+    clients_of: dict[str, Positive] = Field(
+        default_factory=dict, description="clients of single tasks, over `clients_per_task`"
+    )
     partition: PartitionSettings = PartitionSettings()
     partitions: dict[str, PartitionSettings] = Field(
         default_factory=dict, description="partition of single tasks, over `partition`"
@@ -242,6 +269,10 @@ class DataSettings(Settings):
         0.0, description="synthetic: share of flipped training labels"
     )
 
+    def client_count(self, task: str) -> int:
+        """Clients among whom a task is dealt."""
+        return self.clients_of.get(task, self.clients_per_task)
+
 
 class TaskSettings(Settings):
     """A task of the user's own."""
@@ -253,7 +284,10 @@ class TaskSettings(Settings):
         min_length=1, max_length=8, description="fields of a record that are read"
     )
     label: str = Field("label", description="field that holds the label or the answer")
-    labels: list[str] = Field(default_factory=list, description="names of the labels, in order")
+    labels: list[str] = Field(
+        default_factory=list,
+        description="names of the labels, in order; causal: answers that all records choose from",
+    )
     metric: Metric = Field("accuracy", description="what its clients are scored by")
     prompt: str = Field("", description="causal: the prompt, with {field} for every text field")
     choices: str = Field("", description="causal: field with candidate answers, for accuracy")

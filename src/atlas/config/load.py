@@ -34,6 +34,10 @@ def anchor(settings: dict[str, Any], base: Path) -> dict[str, Any]:
     _apply(anchored, "data", {"path": base}, {})
     _apply(anchored, "task", {"file": base}, {})
     _apply(anchored, "backbone", {}, {"name": base})
+    backbone = anchored.get("backbone")
+    if isinstance(backbone, dict) and isinstance(backbone.get("deal"), list):
+        names = [_place(base, name) if isinstance(name, str) else name for name in backbone["deal"]]
+        anchored["backbone"] = {**backbone, "deal": names}
     if isinstance(anchored.get("plugins"), list):
         anchored["plugins"] = [_plugin(name, base) for name in anchored["plugins"]]
     if isinstance(anchored.get("clients"), list):
@@ -66,9 +70,21 @@ def _apply(
         value = block.get(name)
         if not isinstance(value, str) or not value:
             continue
-        path = Path(os.path.normpath(base / Path(value).expanduser()))
-        if name in files or _is_folder(path):
-            block[name] = str(path)
+        block[name] = _seen_from(base, value) if name in files else _place(base, value)
+
+
+def _seen_from(base: Path, value: str) -> str:
+    return os.path.normpath(base / Path(value).expanduser())
+
+
+def _place(base: Path, value: str) -> str:
+    """A folder's path, also with the number of blocks kept of a model behind it; or the name."""
+    whole, sign, blocks = value.rpartition("@")
+    for folder, rest in ((value, ""), (whole, sign + blocks)):
+        path = _seen_from(base, folder)
+        if folder and _is_folder(Path(path)):
+            return path + rest
+    return value
 
 
 def _is_folder(path: Path) -> bool:

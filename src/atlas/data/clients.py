@@ -13,7 +13,7 @@ from atlas.data.files import FileSource
 from atlas.data.hub import HubSource
 from atlas.data.own import own_clients
 from atlas.data.synthetic import synthetic_clients
-from atlas.data.tasks import BENCHMARKS, find_task, task_registry
+from atlas.data.tasks import BENCHMARKS, SYNTHETIC, find_task, task_registry
 from atlas.errors import InputError
 from atlas.federation.clients import ClientData, Task
 
@@ -45,6 +45,16 @@ def load_clients(config: FederationConfig) -> list[ClientData]:
     else:
         clients = _from_source(config, registry)
     return sorted(clients, key=lambda client: client.id)
+
+
+def client_ids(config: FederationConfig) -> dict[str, str]:
+    """The task of every client that `load_clients` would give, in its order, without their data."""
+    data = config.data
+    found = {client.id: client.task for client in config.clients}
+    if not found:
+        for task in data.tasks or SYNTHETIC:
+            found |= {f"{task}-{n}": task for n in range(1, data.client_count(task) + 1)}
+    return dict(sorted(found.items()))
 
 
 def _from_source(config: FederationConfig, registry: Mapping[str, Task]) -> list[ClientData]:
@@ -92,6 +102,11 @@ def _check_unused(config: FederationConfig) -> None:
         raise InputError(
             f"data.tasks: {', '.join(config.data.tasks)} given, but there are `clients`, each of "
             "which names its own task; leave data.tasks empty"
+        )
+    if config.data.clients_of:
+        raise InputError(
+            f"data.clients_of: {', '.join(config.data.clients_of)} given, but there are `clients`, "
+            "so no task is dealt; leave data.clients_of empty"
         )
     _check_noise(config.data.noise)
     _check_apart(config.data.tests)

@@ -106,10 +106,11 @@ def dealt_clients(
 def _terms(task: Task, settings: DataSettings) -> _Terms:
     """What holds for one task: its own settings over those of all tasks."""
     name, partitions, trains = task.name, settings.partitions, settings.trains
-    _check_names("data.partitions", partitions, settings.tasks)
-    _check_names("data.trains", trains, settings.tasks)
+    check_names("data.partitions", partitions, settings.tasks)
+    check_names("data.trains", trains, settings.tasks)
+    check_names("data.clients_of", settings.clients_of, settings.tasks)
     return _Terms(
-        clients=settings.clients_per_task,
+        clients=settings.client_count(name),
         partition=partitions.get(name, settings.partition),
         partition_key=f"data.partitions.{name}" if name in partitions else "data.partition",
         train=trains.get(name, settings.train),
@@ -120,7 +121,7 @@ def _terms(task: Task, settings: DataSettings) -> _Terms:
     )
 
 
-def _check_names(key: str, given: Collection[str], tasks: Sequence[str]) -> None:
+def check_names(key: str, given: Collection[str], tasks: Sequence[str]) -> None:
     """A setting of a task that takes no part would go unheard."""
     for name in given:
         if name not in tasks:

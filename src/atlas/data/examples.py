@@ -34,6 +34,9 @@ def read_example(task: Task, record: Fields, where: str) -> Example:
     if task.kind == "classification":
         return Example(texts, _index(_field(task, record, task.label, where), task, where))
     prompt = (render_prompt(task, texts),)
+    if task.labels:
+        label = _index(_field(task, record, task.label, where), task, where)
+        return Example(prompt, label, task.labels[label], task.labels)
     if not task.choices:
         answer = _text(task, record, task.label, where)
         if not answer.strip():

@@ -45,7 +45,7 @@ class FileSource:
     """Folders of JSONL files.
 
     Attributes:
-        root: Holds `<task>/train.jsonl` and `<task>/test.jsonl`.
+        root: Holds `<task>/train.jsonl` and `<task>/test.jsonl`; tasks may share a folder.
         folders: Tasks whose two files are in a folder elsewhere.
     """
 
@@ -58,7 +58,7 @@ class FileSource:
         Raises:
             InputError: If a file is missing, empty or malformed.
         """
-        folder = self.folders.get(task.name) or data_folder(self.root) / task.name
+        folder = self.folders.get(task.name) or data_folder(self.root) / task.records
         if not folder.is_dir():
             expected = " and ".join(f"{name}.jsonl" for name in SPLITS)
             raise InputError(

@@ -69,7 +69,7 @@ class HubSource:
             self._loaded[task.name] = _load(place, name)
         splits = self._loaded[task.name]
         chosen = _choose(task, split, tuple(splits), str(place))
-        reshape = _RESHAPE.get(task.name, dict)
+        reshape = _RESHAPE.get(task.records, dict)
         records = []
         for number, row in enumerate(splits[chosen], start=1):
             where = f"{place}:{chosen}:{number}"
@@ -89,19 +89,19 @@ class HubSource:
             place = self.places[task.name]
             return (place, None) if place.is_dir() else (place.as_posix(), None)
         if self.root is not None:
-            folder = self.root / task.name
+            folder = self.root / task.records
             if not folder.is_dir():
                 raise InputError(
                     f"{folder}: no such folder; data.path must hold one folder per task, in the "
                     "hub's format"
                 )
             return folder, None
-        if task.name not in NAMES:
+        if task.records not in NAMES:
             raise InputError(
                 f"tasks.{task.name}.path: not set; name the data set's folder or hub name there "
                 f"(known by themselves: {', '.join(NAMES)})"
             )
-        return NAMES[task.name]
+        return NAMES[task.records]
 
 
 def _load(place: Path | str, name: str | None) -> Mapping[str, Any]:
@@ -131,7 +131,7 @@ def _choose(task: Task, split: str, there: tuple[str, ...], place: str) -> str:
     wanted: tuple[str, ...] = ("train",)
     if split == "test":
         validation = ("validation_matched", "validation")
-        wanted = (*validation, "test") if task.name in _HIDDEN else ("test", *validation)
+        wanted = (*validation, "test") if task.records in _HIDDEN else ("test", *validation)
     for name in wanted:
         if name in there:
             return name

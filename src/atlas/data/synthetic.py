@@ -13,6 +13,7 @@ from dataclasses import replace
 import numpy as np
 
 from atlas.config.federation import DataSettings
+from atlas.data.dealing import check_names
 from atlas.data.examples import known_size, text_key
 from atlas.data.grammar import order, paraphrase, sentiment
 from atlas.data.lexicon import DOMAINS, Domain
@@ -50,12 +51,14 @@ def synthetic_clients(settings: DataSettings, seed: int) -> list[ClientData]:
             f"data.partition.method: {settings.partition.method!r} given, but synthetic clients "
             "already differ by their domains; allowed: iid"
         )
+    tasks = settings.tasks or list(SYNTHETIC)
+    check_names("data.clients_of", settings.clients_of, tasks)
     clients = []
-    for name in settings.tasks or SYNTHETIC:
+    for name in tasks:
         task = find_task(name, SYNTHETIC, "data.tasks (data.source: synthetic)")
         world = task_domains(name, seed)
         seen: set[tuple[str, ...]] = set()
-        for number in range(1, settings.clients_per_task + 1):
+        for number in range(1, settings.client_count(name) + 1):
             clients.append(_client(task, world, number, settings, seed, seen))
     return clients
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import string
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 
 from atlas.config.federation import TaskSettings
 from atlas.config.messages import nearest
@@ -47,6 +47,16 @@ BENCHMARKS: dict[str, Task] = {
         _classes("qnli", "question sentence", "entailment not_entailment"),
         _classes("rte", "sentence1 sentence2", "entailment not_entailment"),
         _classes("mnli", "premise hypothesis", "entailment neutral contradiction"),
+        Task(
+            name="mnli-choice",
+            kind="causal",
+            text=("premise", "hypothesis"),
+            label="label",
+            labels=("yes", "maybe", "no"),  # one token each for most tokenizers: none is favoured
+            prompt="Premise: {premise}\nHypothesis: {hypothesis}\n"
+            "Does the premise imply the hypothesis? yes, maybe or no\nAnswer:\n",
+            folder="mnli",
+        ),
         Task(
             name="csqa",
             kind="causal",
@@ -145,13 +155,7 @@ def _user_task(name: str, settings: TaskSettings) -> Task:
 
 
 def _check_classes(key: str, settings: TaskSettings) -> None:
-    if len(settings.labels) < 2:
-        raise InputError(
-            f"{key}.labels: a classification task needs the names of its labels in index order, "
-            f"two or more; {len(settings.labels)} given"
-        )
-    if len(set(settings.labels)) < len(settings.labels):
-        raise InputError(f"{key}.labels: names must differ, got {', '.join(settings.labels)}")
+    _check_labels(key, settings.labels, "a classification task")
     if len(settings.text) > 2:
         raise InputError(
             f"{key}.text: a classification task reads one or two fields, not {len(settings.text)}"
@@ -162,15 +166,30 @@ def _check_classes(key: str, settings: TaskSettings) -> None:
     _check_metric(key, settings.metric, CLASS_METRICS)
 
 
+def _check_labels(key: str, labels: Sequence[str], whose: str) -> None:
+    if len(labels) < 2:
+        raise InputError(
+            f"{key}.labels: {whose} needs the names of its labels in index order, "
+            f"two or more; {len(labels)} given"
+        )
+    if len(set(labels)) < len(labels):
+        raise InputError(f"{key}.labels: names must differ, got {', '.join(labels)}")
+
+
 def _check_causal(key: str, settings: TaskSettings) -> None:
+    if settings.labels and settings.choices:
+        raise InputError(
+            f"{key}.choices: {settings.choices} given, but `labels` names the answers of all "
+            "records; allowed: one of both"
+        )
     if settings.labels:
-        raise InputError(f"{key}.labels: causal tasks have none; name a field in `choices` instead")
+        _check_labels(key, settings.labels, "a task whose records all have the same answers")
     for field in _named_fields(key, settings.prompt):
         if field not in settings.text:
             raise InputError(
                 f"{key}.prompt: {{{field}}} is not among the text fields {', '.join(settings.text)}"
             )
-    allowed = ["accuracy"] if settings.choices else ["accuracy", *TEXT_METRICS]
+    allowed = ["accuracy"] if settings.choices or settings.labels else ["accuracy", *TEXT_METRICS]
     _check_metric(key, settings.metric, allowed)
 
 

@@ -24,11 +24,13 @@ class Task:
             tasks the fields that `prompt` may name.
         label: Record field that holds the label (classification, or the index of the right
             choice) or the answer text (free-form causal tasks).
-        labels: Label names in index order; empty for causal tasks.
+        labels: Label names in index order; of a causal task the answers that all its examples
+            choose from, empty if there are none such.
         metric: The task's own metric, a name in `ops.metrics`.
         prompt: Template of a causal prompt, with the text fields in braces.
         choices: Record field that holds the list of choices of a causal choice task.
         answer_marker: Text after which the scored part of a free-form answer starts.
+        folder: Name of the folder or data set of its records; empty if it is the task's own.
     """
 
     name: str
@@ -40,6 +42,17 @@ class Task:
     prompt: str = ""
     choices: str = ""
     answer_marker: str = ""
+    folder: str = ""
+
+    @property
+    def has_choices(self) -> bool:
+        """Whether a causal task's answers are chosen among some, not written freely."""
+        return self.kind == "causal" and bool(self.choices or self.labels)
+
+    @property
+    def records(self) -> str:
+        """By which name sources know its records."""
+        return self.folder or self.name
 
     @property
     def label_set(self) -> tuple[str, ...]:

@@ -7,6 +7,7 @@ import re
 import string
 from collections import Counter
 from collections.abc import Callable, Sequence
+from decimal import Decimal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -88,13 +89,31 @@ def normalise_answer(text: str) -> list[str]:
     return [word for word in bare.split() if word not in {"a", "an", "the"}]
 
 
+def read_number(text: str) -> Decimal | None:
+    """The number that an answer is, whatever its separators and currency; None if it is none."""
+    bare = text.strip().lstrip("$€£").rstrip("%").removesuffix(".")
+    if re.fullmatch(r"[-+]?(?=\.?\d)(\d*|\d{1,3}(,\d{3})+)(\.\d+)?", bare.strip()) is None:
+        return None
+    return Decimal(bare.replace(",", ""))
+
+
+def _same_number(truth: str, predicted: str) -> bool | None:
+    """Whether two numbers are equal, 18.0 and 18 for one; None if either answer is no number."""
+    want, got = read_number(truth), read_number(predicted)
+    return None if want is None or got is None else want == got
+
+
 def exact_match(truth: str, predicted: str) -> float:
-    """One if both answers have the same words."""
-    return float(normalise_answer(truth) == normalise_answer(predicted))
+    """One if both answers are the same number or have the same words."""
+    same = _same_number(truth, predicted)
+    return float(normalise_answer(truth) == normalise_answer(predicted) if same is None else same)
 
 
 def token_f1(truth: str, predicted: str) -> float:
-    """F1 of the words both answers share."""
+    """F1 of the words both answers share; numbers are equal or not."""
+    same = _same_number(truth, predicted)
+    if same is not None:
+        return float(same)
     want, got = normalise_answer(truth), normalise_answer(predicted)
     if not want or not got:
         return float(want == got)

@@ -1,16 +1,30 @@
 """Causal clients: loss on the answer only, choices ranked, answers generated."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 
 from atlas.build.federation import assemble
 from atlas.errors import InputError
+from atlas.federation.adapters.adapter import Adapter
 from atlas.federation.batching import forward as answering
+from atlas.federation.batching.forward import run, stack_cohorts
+from atlas.federation.batching.store import ExampleStore
 from atlas.federation.clients import ClientData, Example, Task
 from atlas.federation.exchange.message import decode, encode
 from atlas.federation.rounds import run_round
-from atlas.federation.training.evaluate import majority_scores, score_choices
+from atlas.federation.training.evaluate import (
+    chance_score,
+    choice_examples,
+    generate_answers,
+    generate_rows,
+    majority_scores,
+    predict_rows,
+    score_answers,
+    score_choices,
+)
 from tests.helpers import make_client, make_config
 
 ECHO = Task("echo", "causal", ("q",), "a", metric="exact_match", prompt="Q: {q} A:")
@@ -101,13 +115,72 @@ def test_choices_are_ranked_by_loss_per_token():
 def test_ends_are_left_out_of_a_copy():
     group = assemble(causal_config(), [client("p1", PICK, chosen, 7)]).engine.groups[0]
     whole, rows = group.store, group.store.rows("p1/train")
-    targets, counts = whole.targets.clone(), whole.counts_of(rows)
-    bare = whole.without_ends()
-    assert (bare.counts_of(rows) == counts - 1).all()
-    assert torch.equal(whole.targets, targets) and (whole.counts_of(rows) == counts).all()
-    # Texts of a classification task have no targets to leave out.
-    plain = assemble(make_config(), [make_client("s1")]).engine.groups[0].store
-    assert plain.without_ends().targets is None
+    some = group.holders["p1"].data.train
+    bare = ExampleStore(group.model, {"all": (PICK, some)}, 40, ends=False)
+    assert (bare.counts_of(bare.rows("all")) == whole.counts_of(rows) - 1).all()
+    assert (bare.lengths_of(bare.rows("all")) == whole.lengths_of(rows) - 1).all()
+    with torch.no_grad():
+        stack = stack_cohorts([group.arms["held"]])
+        bare_losses, _ = predict_rows(bare, stack, [bare.rows("all")])
+        found = run(group.model, stack, whole.batch([rows]))
+    assert (bare_losses[0] * bare.counts_of(bare.rows("all")) < found.losses[0].numpy()).all()
+
+
+def test_clients_are_ranked_and_written_together_as_each_alone():
+    clients = [
+        client(f"c{i}", (ECHO, PICK)[i % 2], (free, chosen)[i % 2], 3 * i) for i in range(30)
+    ]
+    clients[4] = replace(clients[4], test=clients[4].test[:2])  # unequal numbers of prompts
+    federation = assemble(causal_config(adapter={"rank": 3}), clients)
+    group = federation.engine.groups[0]
+    cohort = group.arms["held"]
+    noisy = {}
+    for name in cohort.clients:
+        draw = torch.Generator().manual_seed(int(name[1:]))
+        noisy[name] = Adapter(
+            {k: v + torch.randn(v.shape, generator=draw) for k, v in cohort.take(name).items()}
+        )
+    cohort = cohort.put(noisy)
+    stack, seen = stack_cohorts([cohort]), []
+    parts = [(c.task, c.test) for c in sorted(clients, key=lambda c: c.id)]
+    together = score_answers(
+        group.model, stack, parts, group.limits, written=lambda *step: seen.append(step)
+    )
+    total = sum(len(some) for task, some in parts if task is ECHO)
+    assert seen[-1] == (total, total) and len(seen) < total / 4
+    for name, part, found in zip(cohort.clients, parts, together, strict=True):
+        single = stack_cohorts([cohort.select([name])])
+        assert score_answers(group.model, single, [part], group.limits) == [found]
+    prompts = [[example.texts[0] for example in some] for _, some in parts]
+    ours = generate_rows(group.model, stack, prompts, 4)
+    rows = zip(cohort.clients, prompts, strict=True)
+    alone = [
+        generate_answers(group.model, stack_cohorts([cohort.select([name])]), own, 4)
+        for name, own in rows
+    ]
+    assert ours == alone and len({tuple(own) for own in ours}) > 5
+
+
+def test_choices_of_one_token_share_their_text():
+    task = Task("say", "causal", ("q",), "label", labels=("a", "b", "c"), prompt="{q}:")
+    some = [Example((f"q{i}:",), i % 3, "abc"[i % 3], ("a", "b", "c")) for i in range(5)]
+    federation = assemble(causal_config(), [client("p1", PICK, chosen, 7)])
+    model = federation.engine.groups[0].model
+    texts = ExampleStore(model, {"all": (task, choice_examples(some))}, 40, ends=False)
+    for first in range(0, 15, 3):
+        ids = [texts.ids[texts.offsets[i] : texts.offsets[i] + texts.lengths[i]] for i in range(15)]
+        assert torch.equal(ids[first], ids[first + 1]) and torch.equal(ids[first], ids[first + 2])
+    # The least loss is the largest logit at the place before the answer.
+    tokenizer, backbone = model.backbone.tokenizer, model.backbone.model
+    stack = stack_cohorts([federation.engine.groups[0].arms["held"]])
+    losses = predict_rows(texts, stack, [texts.rows("all")])[0][0].reshape(5, 3)
+    for example, own in zip(some, losses, strict=True):
+        with torch.no_grad():
+            told = backbone(**tokenizer(example.texts[0], return_tensors="pt")).logits[0, -1]
+        wanted = [-told.log_softmax(-1)[tokenizer.convert_tokens_to_ids(c)] for c in "abc"]
+        assert own == pytest.approx([float(w) for w in wanted], abs=1e-4)
+    assert chance_score(task, some) == pytest.approx(1 / 3)
+    assert chance_score(ECHO, free(1, 3)) is None
 
 
 def test_majority_of_free_answers_and_choices():
@@ -129,9 +202,6 @@ def test_a_causal_task_on_an_encoder_is_refused():
 def test_generation_sees_the_adapter():
     federation = assemble(causal_config(), [client("e1", ECHO, free, 1)])
     group = federation.engine.groups[0]
-    from atlas.federation.batching.forward import stack_cohorts
-    from atlas.federation.training.evaluate import generate_answers
-
     stack = stack_cohorts([group.arms["held"]])
     plain = generate_answers(group.model, stack, ["Q: ab A:"], 4)
     loud = {

@@ -2,8 +2,8 @@
 
 import pytest
 
+from atlas.build.dealing import deal_devices
 from atlas.build.federation import assemble
-from atlas.build.models import deal_devices
 from atlas.config.plan import MB, PROFILES, RankSettings
 from atlas.engines.local import engine as local
 from atlas.errors import InputError

@@ -116,14 +116,15 @@ def asked_alone(folder, texts):
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def own_federation(tmp_path, model, task, records, texts):
+def own_federation(tmp_path, model, task, records, texts, **backbone):
     """A run of one client on a backbone folder; its folder and what the client answers."""
     data = tmp_path / "rows.jsonl"
     data.write_text("".join(json.dumps(record) + "\n" for record in records))
     config = tmp_path / "own.yaml"
     settings = {
         "name": "own", "strategy": "local", "alone": False, "rounds": 1, "threads": 1,
-        "backbone": {"name": str(model), "max_length": 24, "max_new_tokens": 4},
+        "backbone": {"name": str(model), "max_length": 24, "max_new_tokens": 4,
+                     **backbone},
         "adapter": {"blocks": 2, "rank": 2}, "train": {"lr": 0.02, "epochs": 8, "batch": 4},
         "tasks": {"mine": task}, "clients": [{"id": "me", "task": "mine", "data": str(data)}],
     }  # fmt: skip

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import torch
 
-from atlas.backbones.load import quiet_library
 from atlas.backbones.memory_lm.config import AtlasConfig
 from atlas.backbones.memory_lm.heads import AtlasForCausalLM
 from atlas.backbones.memory_lm.model import AtlasBlock
+from atlas.backbones.read_model import quiet_library
 
 
 def small(vocab_size: int = 4096) -> AtlasConfig:

@@ -243,7 +243,8 @@ class LocalEngine:
             members = {client: {client: scores[client]} for client in clients}
         else:
             cohort = final_cohort(group, facts["arm"], clients)
-            members = score_on_test(group, cohort, clients)
+            written = None if self.progress is None else partial(self.progress, "answers")
+            members = score_on_test(group, cohort, clients, written)
         return {client: encode({}, {"members": members[client]}) for client in clients}
 
     def _adapter(self, group: ClientGroup, asked: Mapping[str, Message]) -> dict[str, Reply]:

@@ -235,18 +235,29 @@ def _put_moments(
 
 
 def score_on_test(
-    group: ClientGroup, cohort: Cohort, clients: Sequence[str]
+    group: ClientGroup,
+    cohort: Cohort,
+    clients: Sequence[str],
+    written: Callable[[int, int], None] | None = None,
 ) -> dict[str, dict[str, Scores]]:
-    """Scores of every member on its own test data, by holder and member."""
+    """Scores of every member on its own test data, by holder and member.
+
+    Args:
+        group: The clients' group.
+        cohort: The adapters that are judged.
+        clients: Who is judged.
+        written: Called with (done, total) while answers are generated.
+    """
     judged = [(client, member) for client in clients for member in group.holders[client].members]
     store = group.test_store
     rows = stack_cohorts([cohort.select([client for client, _ in judged])])
     picks = [store.rows(member.id) for _, member in judged]
     found = score_labels(store, rows, picks, [member.task for _, member in judged])
+    if judged[0][1].task.kind == "causal":  # all of a group are of one kind
+        parts = [(member.task, member.test) for _, member in judged]
+        told = score_answers(group.model, rows, parts, group.limits, group.progress, written)
+        found = [{**losses, **scores} for losses, scores in zip(found, told, strict=True)]
     results: dict[str, dict[str, Scores]] = {client: {} for client in clients}
     for (client, member), scores in zip(judged, found, strict=True):
-        if member.task.kind == "causal":
-            single = stack_cohorts([cohort.select([client])])
-            scores |= score_answers(group.model, single, member.task, member.test, group.limits)
         results[client][member.id] = scores
     return results

@@ -121,8 +121,13 @@ class Backbone(Protocol):
         """What the model takes on a device."""
         ...
 
-    def tokenize(self, task: Task, examples: Sequence[Example], max_length: int) -> Inputs:
-        """Tokenise examples; causal answers are never truncated away, prompts are."""
+    def tokenize(
+        self, task: Task, examples: Sequence[Example], max_length: int, *, ends: bool = True
+    ) -> Inputs:
+        """Tokenise examples; causal answers are never truncated away, prompts are.
+
+        Without `ends`, no loss is taken on the end of a causal text.
+        """
         ...
 
     def embed(self, inputs: Inputs) -> Tensor:

@@ -58,13 +58,25 @@ class ExampleStore:
         max_length: int,
         progress: Callable[[int, int], None] | None = None,
         weigh: Weighing = "examples",
+        *,
+        ends: bool = True,
     ) -> None:
-        """Tokenise every part and, if the model has a cache for it, compute the prefix."""
+        """Tokenise every part and, if the model has a cache for it, compute the prefix.
+
+        Args:
+            model: The model that examples meet.
+            parts: Tasks and examples by name.
+            max_length: Tokens kept of a text.
+            progress: Called with (done, total) while the lower blocks meet new texts.
+            weigh: What counts alike in losses.
+            ends: Whether causal texts carry loss on their end. Ranking choices asks how well a
+                choice fits, not how surely the text stops after it.
+        """
         self.model = model
         self._rows: dict[str, Rows] = {}
         encoded, labels, count = [], [], 0
         for name, (task, examples) in parts.items():
-            encoded.append(model.backbone.tokenize(task, examples, max_length))
+            encoded.append(model.backbone.tokenize(task, examples, max_length, ends=ends))
             labels += [max(0, example.label) for example in examples]
             self._rows[name] = np.arange(count, count + len(examples))
             count += len(examples)
@@ -133,20 +145,6 @@ class ExampleStore:
         starts = (np.cumsum(self._host_lengths) - self._host_lengths)[rows]
         found: Rows = before[starts + self._host_lengths[rows]] - before[starts]
         return found
-
-    def without_ends(self) -> ExampleStore:
-        """The same examples with no loss on each one's last target, the end of the text.
-
-        Ranking choices asks how well a choice fits, not how surely the text stops after it.
-        """
-        other = copy.copy(self)
-        if self.targets is not None:
-            last = self.offsets + self.lengths - 1
-            ends = self.targets[last]
-            # Without an end token, or with a cut answer, the last target is part of the answer.
-            if bool((ends == ends[0]).all()):
-                other.targets = self.targets.index_fill(0, last, -100)
-        return other
 
     def bands(self, picks: Sequence[Rows]) -> list[list[int]]:
         """Rows of a stack in groups of like many tokens, so that few of them are filled up.

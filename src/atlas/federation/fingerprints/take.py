@@ -74,7 +74,7 @@ def print_shapes(
     """
     blocks = range(model.backbone.depth - settings.blocks, model.backbone.depth)
     linears = [linear for block in blocks for linear in model.backbone.linears(block).values()]
-    body = settings.sketch or sum(linear.weight.numel() for linear in linears)
+    body = settings.sketch or sum(linear.in_features * linear.out_features for linear in linears)
     shapes: dict[str, tuple[int, ...]] = dict.fromkeys(settings.parts, (settings.folds, body))
     if settings.head and head:
         sizes = [math.prod(shape) for name, shape in head.items() if _is_head_weight(name)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -12,13 +12,16 @@ import torch
 from atlas.federation.adapters.changes import changes_of
 from atlas.federation.adapters.lora_hooks import LoraChange
 from atlas.federation.batching.forward import Model, Stack, adapters_active, run
-from atlas.federation.batching.store import ExampleStore, Rows
+from atlas.federation.batching.store import ExampleStore, Part, Rows
 from atlas.federation.clients import Example, Task
 from atlas.ops.metrics import class_scores, scored_part, text_scores
 from atlas.runs.cores import cores_for, shared_first
 
 EVALUATION_BATCH = 64
-GENERATION_BATCH = 16
+GENERATION_BATCH = 32
+"""Most texts that are written together, of all rows: each keeps its keys and values."""
+Counting = Callable[[int, int], None]
+"""Called with (done, total)."""
 Scores = dict[str, float]
 Predicted = dict[int, tuple[np.ndarray, np.ndarray]]
 """Losses and labels of some examples, by row of a stack."""
@@ -158,30 +161,92 @@ def score_choices(losses: np.ndarray, examples: Sequence[Example]) -> Scores:
 
 
 def score_answers(
-    model: Model, stack: Stack, task: Task, examples: Sequence[Example], limits: Limits
-) -> Scores:
-    """Scores of a single-row stack on a causal task: choices ranked, or answers generated."""
-    if task.choices:
-        parts = {"choices": (task, choice_examples(examples))}
-        store = ExampleStore(model, parts, limits.max_length).without_ends()
-        return score_choices(predict_rows(store, stack, [store.rows("choices")])[0][0], examples)
-    prompts = [example.texts[0] for example in examples]
-    answers = generate_answers(model, stack, prompts, limits.max_new_tokens)
+    model: Model,
+    stack: Stack,
+    parts: Sequence[Part],
+    limits: Limits,
+    lower: Counting | None = None,
+    written: Counting | None = None,
+) -> list[Scores]:
+    """Scores of every row of a stack on its own causal task: choices ranked, answers generated.
+
+    Args:
+        model: The rows' model.
+        stack: Their adapters.
+        parts: Task and examples of each row.
+        limits: How much text is kept and generated.
+        lower: Called with (done, total) while the lower blocks meet new texts.
+        written: Called with (done, total) while answers are generated.
+    """
+    ranked = [row for row, (task, _) in enumerate(parts) if task.has_choices]
+    free = [row for row, (task, _) in enumerate(parts) if not task.has_choices]
+    found: dict[int, Scores] = {}
+    if ranked:
+        texts = {str(row): (parts[row][0], choice_examples(parts[row][1])) for row in ranked}
+        store = ExampleStore(model, texts, limits.max_length, lower, ends=False)
+        picks = [store.rows(str(row)) for row in ranked]
+        losses, _ = predict_rows(store, _some(stack, ranked), picks)
+        for row, each in zip(ranked, losses, strict=True):
+            found[row] = score_choices(each, parts[row][1])
+    # Task by task: those whose answers are short need not wait for others.
+    for name in dict.fromkeys(parts[row][0].name for row in free):
+        own = [row for row in free if parts[row][0].name == name]
+        prompts = [[example.texts[0] for example in parts[row][1]] for row in own]
+        answers = generate_rows(model, _some(stack, own), prompts, limits.max_new_tokens, written)
+        for row, told in zip(own, answers, strict=True):
+            found[row] = _score_texts(*parts[row], told)
+    return [found[row] for row in range(len(parts))]
+
+
+def _some(stack: Stack, rows: Sequence[int]) -> Stack:
+    return stack.rows(torch.tensor(rows, dtype=torch.long, device=stack.labels.device))
+
+
+def _score_texts(task: Task, examples: Sequence[Example], answers: Sequence[str]) -> Scores:
     truth = [scored_part(example.answer, task.answer_marker) for example in examples]
     scores = text_scores(truth, [scored_part(answer, task.answer_marker) for answer in answers])
     return {**scores, "score": scores[task.metric]}
 
 
-@torch.no_grad()
 def generate_answers(
     model: Model, stack: Stack, prompts: Sequence[str], max_new_tokens: int
 ) -> list[str]:
     """Greedy answers under a single row's adapter."""
-    answers: list[str] = []
-    with adapters_active(model, stack):
-        for start in range(0, len(prompts), GENERATION_BATCH):
-            some = prompts[start : start + GENERATION_BATCH]
-            answers += model.backbone.generate(some, max_new_tokens)
+    return generate_rows(model, stack, [prompts], max_new_tokens)[0]
+
+
+@torch.no_grad()
+def generate_rows(
+    model: Model,
+    stack: Stack,
+    prompts: Sequence[Sequence[str]],
+    max_new_tokens: int,
+    progress: Counting | None = None,
+) -> list[list[str]]:
+    """Greedy answers to each row's own prompts, under its own adapter.
+
+    Rows are generated together, as many prompts of each as fit a batch; one that has run out
+    of prompts takes no part.
+    """
+    answers: list[list[str]] = [[] for _ in prompts]
+    total = sum(map(len, prompts))
+    while sum(map(len, answers)) < total:
+        left = [row for row, own in enumerate(prompts) if len(answers[row]) < len(own)]
+        rows = left[:GENERATION_BATCH]
+        starts = [len(answers[row]) for row in rows]
+        width = min(len(prompts[row]) - start for row, start in zip(rows, starts, strict=True))
+        width = min(width, max(1, GENERATION_BATCH // len(rows)))
+        some = [
+            prompts[row][start + i]
+            for row, start in zip(rows, starts, strict=True)
+            for i in range(width)
+        ]
+        with adapters_active(model, _some(stack, rows)):
+            made = model.backbone.generate(some, max_new_tokens)
+        for place, row in enumerate(rows):
+            answers[row] += made[place * width : (place + 1) * width]
+        if progress:
+            progress(sum(map(len, answers)), total)
     return answers
 
 
@@ -191,7 +256,7 @@ def majority_scores(task: Task, train: Sequence[Example], test: Sequence[Example
         counts = np.bincount([e.label for e in train], minlength=len(task.labels))
         truth = np.array([e.label for e in test])
         scores = class_scores(truth, np.full_like(truth, counts.argmax()), len(task.labels))
-    elif task.choices:
+    elif task.has_choices:
         # Choices differ from example to example: the constant guess is a position.
         counts = np.bincount([e.label for e in train])
         share = float(np.mean([e.label == counts.argmax() for e in test]))
@@ -202,3 +267,10 @@ def majority_scores(task: Task, train: Sequence[Example], test: Sequence[Example
         truth_texts = [scored_part(e.answer, task.answer_marker) for e in test]
         scores = text_scores(truth_texts, [common] * len(test))
     return {**scores, "score": scores[task.metric]}
+
+
+def chance_score(task: Task, test: Sequence[Example]) -> float | None:
+    """What guessing scores on a task whose answers are chosen among some; None on others."""
+    if not task.has_choices:
+        return None
+    return float(np.mean([1 / len(example.choices) for example in test]))

@@ -19,6 +19,7 @@ from atlas.backbones.export import (
     merge_adapter,
 )
 from atlas.backbones.transformer import TransformerBackbone
+from atlas.build.dealing import backbone_names
 from atlas.build.models import find_autocast, open_backbone, text_limits
 from atlas.config.federation import FederationConfig
 from atlas.config.load import load_resolved, load_resolved_federation
@@ -133,7 +134,8 @@ def evaluate_file(folder: RunFolder, client: str, file: Path) -> dict[str, Any]:
     store = chosen.store(examples)
     scores = score_labels(store, chosen.stack, [store.rows("all")], [chosen.task])[0]
     if chosen.task.kind == "causal":
-        scores |= score_answers(chosen.model, chosen.stack, chosen.task, examples, chosen.limits)
+        parts = [(chosen.task, examples)]
+        scores |= score_answers(chosen.model, chosen.stack, parts, chosen.limits)[0]
     facts = {"client": client, "task": chosen.task.name, "metric": chosen.task.metric}
     return {**facts, "examples": len(examples), **scores}
 
@@ -169,7 +171,6 @@ def _open(
 ) -> tuple[FederationConfig, TransformerBackbone, ExportedAdapter]:
     config = load_resolved_federation(folder.config)
     adapter = load_adapter(adapter_folder(folder, client))
-    named = {entry.id: entry.backbone for entry in config.clients}
-    backbone = open_backbone(config, named.get(client) or config.backbone.name)
+    backbone = open_backbone(config, backbone_names(config).get(client, config.backbone.name))
     check_base(adapter, backbone)
     return config, backbone, adapter

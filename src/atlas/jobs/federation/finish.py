@@ -15,7 +15,7 @@ from atlas.federation.adapters.adapter import Adapter, adapter_sha256
 from atlas.federation.exchange.message import decode, encode
 from atlas.federation.exchange.transport import Failure, TaskName
 from atlas.federation.mixing.parts import parts_of
-from atlas.federation.training.evaluate import Scores, majority_scores
+from atlas.federation.training.evaluate import Scores, chance_score, majority_scores
 from atlas.jobs.federation.own_data import describe_data
 from atlas.jobs.federation.plan import planned_clusters
 from atlas.runs.events import Observe
@@ -151,6 +151,7 @@ def summarise(
                 for client, m in sorted(members.items())
             }
         },
+        "loss": _mean_of({client: scores[client]["loss"] for client in sorted(scores)}),
         "test_examples": {client: len(m.test) for client, m in sorted(members.items())},
         "bytes": {
             "up": state.ledger.total("up"),
@@ -172,6 +173,10 @@ def summarise(
         summary["alignment"] = {key: value for key, value in found.items() if key != "modules"}
     if plan.budget < 1:
         summary["route"] = {"budget": plan.budget, "choice": plan.route.choice}
+    guesses = {client: chance_score(m.task, m.test) for client, m in sorted(members.items())}
+    chance = {client: share for client, share in guesses.items() if share is not None}
+    if chance:
+        summary["chance"] = {"clients": chance}
     data = describe_data(federation)
     if data:
         summary["data"] = data
@@ -186,9 +191,14 @@ def summarise(
     if solo is not None:
         alone = {client: solo[client]["score"] for client in score}
         gains = [score[client] - alone[client] for client in score]
-        summary["alone"] = {"mean": statistics.fmean(alone.values()), "clients": alone}
+        summary["alone"] = _mean_of(alone)
+        summary["loss"]["alone"] = {client: solo[client]["loss"] for client in score}
         summary["gain"] = {"mean": statistics.fmean(gains), "worst": min(gains)}
     return summary
+
+
+def _mean_of(values: Mapping[str, float]) -> dict[str, Any]:
+    return {"mean": statistics.fmean(values.values()), "clients": dict(values)}
 
 
 def _spread(values: Mapping[str, float]) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from safetensors.torch import save as save_tensors
 
 from atlas.backbones.export import ExportedAdapter, check_base, export_adapter, load_adapter
 from atlas.backbones.transformer import TransformerBackbone
+from atlas.build.dealing import backbone_names
 from atlas.build.federation import Federation, assemble
 from atlas.build.models import open_backbone
 from atlas.build.plugins import load_plugins
@@ -86,7 +87,7 @@ def planned_crowd(run: FinishedRun, folder: RunFolder) -> Federation:
     Raises:
         InputError: If fingerprints or adapters are missing, damaged or of another model.
     """
-    named = {entry.id: entry.backbone or run.config.backbone.name for entry in run.config.clients}
+    named = backbone_names(run.config)
     clients = []
     for client, adapter in run.adapters.items():
         name = named.get(client, run.config.backbone.name)

@@ -23,6 +23,10 @@ SHORT = {
 }
 
 
+TEXT = ("token_f1", "exact_match")
+"""Metrics of written answers."""
+
+
 def percent(value: float) -> str:
     """A score in percent with one decimal."""
     return f"{100 * value:.1f}"
@@ -48,16 +52,19 @@ def task_text(task: str, metric: str) -> str:
 
 
 def client_table(summary: Mapping[str, Any], tasks: Mapping[str, str]) -> Table:
-    """One row per client: alone, federated, gain, traffic, and the majority figure beside.
+    """One row per client: alone, federated, gain, traffic, and what guesses score beside.
 
-    Scores are in percent of each task's own metric, named where it is not accuracy.
+    Guesses are the most frequent training answer and, where a task has answers to choose among,
+    any of them. Scores are in percent of each task's own metric, named where it is not accuracy.
     """
     rounds = counted(summary["rounds"], "round")
     title = f"{summary['strategy']}, {rounds}, {summary['seconds']:.0f} s"
     table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, padding=(0, 0))
     for column in ("client", "task"):
         table.add_column(column, no_wrap=True)
-    for column in ("ranks", "majority", "alone", "federated", "gain", "up", "down"):
+    chance = summary.get("chance", {}).get("clients", {})
+    guesses = ("chance", "majority") if chance else ("majority",)
+    for column in ("ranks", *guesses, "alone", "federated", "gain", "up", "down"):
         table.add_column(column, justify="right", no_wrap=True)
     alone = summary.get("alone", {}).get("clients", {})
     for client, score in summary["score"]["clients"].items():
@@ -67,6 +74,7 @@ def client_table(summary: Mapping[str, Any], tasks: Mapping[str, str]) -> Table:
             client,
             task_text(tasks.get(client, ""), metric),
             ranks_text(ranks) if ranks else "",
+            *([percent(chance[client]) if client in chance else ""] if chance else []),
             percent(summary["majority"]["clients"][client]),
             percent(alone[client]) if client in alone else "",
             percent(score),
@@ -80,6 +88,7 @@ def client_table(summary: Mapping[str, Any], tasks: Mapping[str, str]) -> Table:
         "mean",
         "",
         "",
+        *([""] if chance else []),
         percent(statistics.fmean(summary["majority"]["clients"].values())),
         percent(summary["alone"]["mean"]) if alone else "",
         percent(summary["score"]["mean"]),
@@ -87,19 +96,31 @@ def client_table(summary: Mapping[str, Any], tasks: Mapping[str, str]) -> Table:
         size(traffic["up"] / len(traffic["clients"])),
         size(traffic["down"] / len(traffic["clients"])),
     )
-    if "split" in traffic:
-        table.caption = split_text(traffic)
+    notes = [split_text(traffic)] if "split" in traffic else []
+    if any(metric in TEXT for metric in summary["metrics"].values()) or chance:
+        notes.append(loss_text(summary))
+    table.caption = "\n".join(note for note in notes if note) or None
     worst = min(alone.values()) if alone else None
     table.add_row(
         "worst",
-        "",
-        "",
-        "",
+        *[""] * (2 + len(guesses)),
         percent(worst) if worst is not None else "",
         percent(summary["score"]["worst"]),
         f"{100 * gain['worst']:+.1f}" if gain else "",
     )
     return table
+
+
+def loss_text(summary: Mapping[str, Any]) -> str:
+    """How well the tokens of answers are foreseen; scores of few answers tell little."""
+    loss = summary.get("loss") or {"mean": None}
+    if loss["mean"] is None:
+        return ""
+    told = f"mean loss of the answers' tokens {loss['mean']:.3f}"
+    alone = list(loss.get("alone", {}).values())
+    if alone and None not in alone:
+        told += f", alone {statistics.fmean(alone):.3f}"
+    return told
 
 
 def split_text(traffic: Mapping[str, Any]) -> str:

@@ -13,7 +13,7 @@ from atlas.config.load import load_resolved
 from atlas.config.memory import MemoryConfig
 from atlas.report.tables.runs import summary_table
 from atlas.report.words.federation import federation_words
-from atlas.report.words.legends import RUN_LEGEND
+from atlas.report.words.legends import CHOICE_LEGEND, RUN_LEGEND
 from atlas.report.words.memory import memory_words
 from atlas.runs.events import read_events
 from atlas.runs.folder import RunFolder
@@ -28,7 +28,8 @@ def _parts(folder: RunFolder, found: Mapping[str, Any]) -> Iterator[RenderableTy
     config = load_resolved(folder.config)
     yield summary_table(found)
     if isinstance(config, FederationConfig):
-        yield Text(RUN_LEGEND, style="dim")
+        guessed = CHOICE_LEGEND if "chance" in found["summary"] else ""
+        yield Text(RUN_LEGEND + guessed, style="dim")
         yield Text()
         events = read_events(folder.events) if folder.events.exists() else []
         yield Text(federation_words(found["summary"], events, config))

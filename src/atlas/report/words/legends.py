@@ -9,6 +9,7 @@ RUN_LEGEND = (
     "same training without others; gain: federated minus alone, in points; up, down: bytes sent "
     "and received"
 )
+CHOICE_LEGEND = "; chance: any of the choices"
 COMPARE_LEGEND = {
     "spread": "standard deviation of the mean over seeds",
     "worst": "lowest score of any client",

