@@ -143,10 +143,10 @@ class RelevanceSettings(Settings):
 class AlignSettings(Settings):
     """How the frozen bases of PQ-LoRA are found, so that cores mean the same in every backbone."""
 
-    method: Literal["paired", "cca", "unpaired", "random"] = Field(
+    method: Literal["paired", "cca", "unpaired", "rotated", "random"] = Field(
         "paired",
         description="paired: Procrustes on the same texts through all backbones; cca: ridge CCA; "
-        "unpaired and random: ablations, no common texts or no alignment",
+        "ablations: unpaired (no common texts), rotated (paired, then turned), random",
     )
     texts: Annotated[int, Field(ge=2)] = Field(
         256, description="generated texts that bases are found from; none is a client's"

@@ -8,6 +8,8 @@ every other backbone both are found so that coordinates of the same texts match 
 - `cca`: ridge CCA within them.
 - `unpaired`: Procrustes on anchors that are drawn for each backbone from the mean and covariance of
   its features. Nothing pairs them, so what is matched is noise: the ablation.
+- `rotated`: `paired`, then turned at random: the same directions, but cores of another backbone
+  arrive in other coordinates. An ablation, too.
 - `random`: orthonormal draws; no alignment at all.
 
 The reference is the narrowest backbone (the first by name among equals): what a narrow layer says
@@ -195,6 +197,8 @@ def align_side(
             found[name] = cca_basis(leading, x, target, settings.ridge)
         else:
             found[name] = procrustes_basis(leading, x, target)
+        if settings.method == "rotated":
+            found[name] = _random_basis(draws, name, rank, rank) @ found[name]
     return {name: found[name] for name in anchors}
 
 
