@@ -4,9 +4,10 @@
 
 There is a small Llama (stories260K beside `ATLAS_DATA`), and a wider and deeper one that computes
 the same (`atlas.bench.planted`). A teacher, the small one with cores drawn at random, answers
-generated texts; all clients learn these answers from few examples each, so what one finds is what the others
-seek. Told is the mean loss on unseen texts, lower is better, of: training alone; mixing among equal
-backbones only; mixing across backbones; and the same with bases that mean nothing to each other.
+generated texts; all clients learn these answers from few examples each, so what one finds is what
+the others seek. Told is the mean loss on unseen texts, lower is better, of: training alone; mixing
+among equal backbones only; mixing across backbones; and the same with bases that mean nothing to
+each other.
 """
 
 from __future__ import annotations
