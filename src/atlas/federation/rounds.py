@@ -16,7 +16,7 @@ from atlas.federation.exchange.message import Message, encode
 from atlas.federation.exchange.transport import Transport
 from atlas.federation.mixing.apply import mix_cohort, relate, view_of
 from atlas.federation.mixing.deliver import Mixing, Taken, deliver, describe_mixing, keepers
-from atlas.federation.mixing.parts import mix_part, parts_of
+from atlas.federation.mixing.parts import PartMixer, parts_of, together
 from atlas.federation.server import RunPlan, Server, ServerState
 from atlas.federation.strategies.base import Strategy
 from atlas.runs.events import Observe
@@ -95,9 +95,9 @@ def _mix(
         mixed = [mix_cohort(cohort, w, space=rule.space, heads=rule.heads) for w in weights]
         offered = [m.select(reached) for m in mixed]
         return replace(mixing, mixed=mixed), deliver(server, offered, own, rule)
-    for some in parts_of({"": cohort}, reached):
-        mixed = [mix_part(cohort, w, some, space=rule.space, heads=rule.heads) for w in weights]
-        taken |= deliver(server, mixed, own, rule)
+    mixers = [PartMixer(cohort, w, rule.space, rule.heads) for w in weights]
+    for some in parts_of({"": cohort}, together(cohort, weights, reached)):
+        taken |= deliver(server, [mixer.mix(some) for mixer in mixers], own, rule)
     return mixing, taken
 
 

@@ -33,6 +33,7 @@ from atlas.ops.lowrank.mixing import (
     stack_factors,
 )
 from atlas.ops.lowrank.mixing_sparse import SPARSE_MIXERS, mix_linear, stack_sparse
+from atlas.runs.cores import side_by_side
 
 Weights = Tensor | SharedRows
 """Row-stochastic [n, n]; as a tensor also one per module, [modules, n, n]."""
@@ -112,14 +113,18 @@ def mix_cohort(cohort: Cohort, weights: Weights, *, space: str, heads: str) -> C
 
 
 def mix_sparsely(cohort: Cohort, weights: SharedRows, *, space: str, heads: str) -> Cohort:
-    """Apply sparse rows to a cohort; arguments as in `mix_cohort`."""
+    """Apply sparse rows to a cohort, a module on each core; arguments as in `mix_cohort`."""
     mixed, ranks = dict(cohort.tensors), []
-    for i, module in enumerate(cohort.layout.modules):
+
+    def mix_module(i: int) -> tuple[Tensor, Tensor, Tensor]:
         layer = cohort.layer(i)
         if space == "stack":
-            a, b, size = stack_sparse(*layer, weights)
-        else:
-            (a, b), size = SPARSE_MIXERS[space](*layer, weights), layer.ranks
+            return stack_sparse(*layer, weights)
+        return (*SPARSE_MIXERS[space](*layer, weights), layer.ranks)
+
+    modules = cohort.layout.modules
+    found = side_by_side([partial(mix_module, i) for i in range(len(modules))])
+    for module, (a, b, size) in zip(modules, found, strict=True):
         mixed.update(zip(factor_names(module), (a, b), strict=True))
         ranks.append(size.tolist())
     if heads == "mix":
