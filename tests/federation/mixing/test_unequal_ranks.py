@@ -255,7 +255,7 @@ def test_ffa_clips_by_what_it_trains():
     federation.engine.ask("fit", dict.fromkeys(federation.holders, encode({}, {"round": 1})))
     for arm, still in (("held", True), ("shadow", False)):
         # After one step from fresh moments the first moment is (1 - beta1) times the gradient.
-        grads = {k: first / (1 - BETA1) for k, (first, _) in group.moments[arm][0].items()}
+        grads = {k: first / (1 - BETA1) for k, first in group.moments[arm].first.tensors.items()}
         for name, value in grads.items():
             assert bool(value.any()) != (still and name.startswith("lora_a/"))
         norms = sum(value.square().flatten(1).sum(1) for value in grads.values()).sqrt()

@@ -15,6 +15,7 @@ from typing import Literal
 import torch
 
 from atlas.config.federation import Weighing
+from atlas.engines.local.moments import KeptMoments
 from atlas.federation.adapters.adapter import Adapter, adapter_shapes
 from atlas.federation.adapters.cohort import Cohort
 from atlas.federation.batching.forward import Model, stack_cohorts
@@ -23,7 +24,6 @@ from atlas.federation.clients import Holder
 from atlas.federation.exchange.message import Message, encode
 from atlas.federation.training.evaluate import Limits, Scores, score_answers, score_labels
 from atlas.federation.training.loop import Lesson
-from atlas.federation.training.step import Moments, fresh_moments
 
 SavedParts = Mapping[tuple[str, str], Adapter]
 """A client's saved tensors by kind and arm; an empty part where nothing was saved."""
@@ -51,7 +51,7 @@ class ClientGroup:
             better, or the fittest share at once.
         deliver: Whether a mixture takes an adapter's place or is merged; see `Strategy`.
         splits: Blocks that a client runs itself, where a server runs the rest.
-        moments: Optimiser moments and step counts by arm, where they are kept.
+        moments: Optimiser moments by arm, where they are kept.
         accepts: Share of the mixture each client took last.
         progress: Called with (done, total) while the lower blocks meet new texts.
     """
@@ -68,7 +68,7 @@ class ClientGroup:
     accepting: Literal["unless worse", "fittest"] = "unless worse"
     deliver: Literal["replace", "merge"] = "replace"
     splits: dict[str, int] = field(default_factory=dict)
-    moments: dict[str, tuple[Moments, torch.Tensor]] = field(default_factory=dict)
+    moments: dict[str, KeptMoments] = field(default_factory=dict)
     accepts: dict[str, float] = field(default_factory=dict)
     progress: Callable[[int, int], None] | None = None
     _store: ExampleStore | None = None
@@ -106,12 +106,11 @@ class ClientGroup:
         """Put rows of stacked tensors into an arm."""
         self.arms[arm] = self.arms[arm].write(clients, tensors)
 
-    def moments_of(self, arm: str) -> tuple[Moments, torch.Tensor]:
-        """Moments and step counts of an arm's clients; fresh ones if none are kept yet."""
-        if arm in self.moments:
-            return self.moments[arm]
-        whole = stack_cohorts([self.arms[arm]])
-        return fresh_moments(whole), torch.zeros_like(whole.labels)
+    def moments_of(self, arm: str) -> KeptMoments:
+        """Moments of an arm's clients; fresh ones if none are kept yet."""
+        if arm not in self.moments:
+            self.moments[arm] = KeptMoments.fresh(self.arms[arm])
+        return self.moments[arm]
 
     @contextmanager
     def all_or_nothing(self) -> Iterator[None]:
@@ -135,14 +134,15 @@ def save_client(group: ClientGroup, client: str) -> bytes:
         tensors |= {f"arm|{arm}|{name}": value for name, value in cohort.take(client).items()}
         dense = cohort.deltas.get(client, {})
         tensors |= {f"delta|{arm}|{module}": value for module, value in dense.items()}
-    for arm, (moments, made) in group.moments.items():
-        row = group.arms[arm].places[client]
-        if not int(made[row]):
+    for arm, kept in group.moments.items():
+        found = kept.state(client)
+        if found is None:
             continue  # fresh ones: it has not trained yet, though others have
+        moments, made = found
         for name, (first, second) in moments.items():
-            tensors[f"first|{arm}|{name}"] = first[row].clone()
-            tensors[f"second|{arm}|{name}"] = second[row].clone()
-        tensors[f"made|{arm}|"] = made[row].reshape(1).clone()
+            tensors[f"first|{arm}|{name}"] = first
+            tensors[f"second|{arm}|{name}"] = second
+        tensors[f"made|{arm}|"] = made
     return encode(tensors, {"accept": group.accepts.get(client)})
 
 
@@ -164,7 +164,10 @@ def load_clients(group: ClientGroup, messages: Mapping[str, Message]) -> None:
         loaded = cohort.put({client: parts["arm", arm] for client, parts in saved.items()})
         group.arms[arm] = replace(loaded, deltas=dense)
         if arm in group.moments or any(parts["made", arm] for parts in saved.values()):
-            group.moments[arm] = _put_moments(group, arm, saved)
+            moments = group.moments_of(arm)
+            for client, parts in saved.items():
+                made = parts["made", arm].get("")
+                moments.restore(client, parts["first", arm], parts["second", arm], made)
     for client, message in messages.items():
         group.accepts.pop(client, None)
         if message.facts["accept"] is not None:
@@ -196,23 +199,6 @@ def _read_state(group: ClientGroup, client: str, message: Message) -> SavedParts
 
 def _shapes(tensors: Mapping[str, torch.Tensor]) -> dict[str, tuple[int, ...]]:
     return {name: tuple(value.shape) for name, value in tensors.items()}
-
-
-def _put_moments(
-    group: ClientGroup, arm: str, saved: Mapping[str, SavedParts]
-) -> tuple[Moments, torch.Tensor]:
-    """An arm's moments with some clients' replaced, by fresh ones where none were saved."""
-    before, count = group.moments_of(arm)
-    moments = {name: (m.clone(), v.clone()) for name, (m, v) in before.items()}
-    made = count.clone()
-    for client, parts in saved.items():
-        row = group.arms[arm].places[client]
-        made[row] = parts["made", arm].get("", torch.zeros(1))[0]
-        for name, (first, second) in moments.items():
-            none = torch.zeros_like(first[row])
-            first[row] = parts["first", arm].get(name, none).to(first)
-            second[row] = parts["second", arm].get(name, none).to(second)
-    return moments, made
 
 
 def score_on_test(

@@ -10,8 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import numpy as np
+from torch import Tensor
 
 from atlas.federation.adapters.adapter import factor_names, heads_of
 from atlas.federation.adapters.cohort import Cohort
@@ -21,6 +23,7 @@ from atlas.ops.graph import sparse_rows as sparse
 from atlas.ops.graph.sparse_rows import LARGEST_DENSE, Places, SharedRows
 from atlas.ops.lowrank.factors import Layer
 from atlas.ops.lowrank.mixing_sums import SUMS
+from atlas.runs.cores import side_by_side
 
 PART_BYTES = 1 << 24
 """What the adapters of the clients of one part take."""
@@ -122,15 +125,20 @@ def receive_sums(part: Cohort, summed: SummedRows, receivers: Places) -> Cohort:
     """
     tensors = dict(part.tensors)
     rows, which = summed.receive(receivers)
-    for i, module in enumerate(part.layout.modules):
+
+    def take(i: int) -> tuple[Tensor, Tensor]:
         held = Layer(*(value[rows.to(value.device)] for value in part.layer(i)))
-        made = summed.modules[i].take(which.to(held.a.device), held)
+        return summed.modules[i].take(which.to(held.a.device), held)
+
+    modules = part.layout.modules
+    taken = side_by_side([partial(take, i) for i in range(len(modules))])
+    for module, made in zip(modules, taken, strict=True):
         for name, value in zip(factor_names(module), made, strict=True):
             tensors[name] = tensors[name].index_copy(0, rows.to(value.device), value)
-    rows, which = summed.receive_heads(receivers)
+    places, mixtures = summed.receive_heads(receivers)
     for name in heads_of(summed.heads):
-        value = summed.heads[name][which].to(tensors[name])
-        tensors[name] = tensors[name].index_copy(0, rows.to(value.device), value)
+        value = summed.heads[name][mixtures].to(tensors[name])
+        tensors[name] = tensors[name].index_copy(0, places.to(value.device), value)
     return replace(part, tensors=tensors)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 import torch
@@ -16,6 +17,7 @@ from atlas.ops.graph import sparse_rows as sparse
 from atlas.ops.graph.sparse_rows import Edges, Places, SharedRows
 from atlas.ops.lowrank.factors import Layer
 from atlas.ops.lowrank.mixing_sums import SUMS, Summed, linear_sum
+from atlas.runs.cores import side_by_side
 
 
 @dataclass(frozen=True)
@@ -68,9 +70,12 @@ def sum_rows(  # noqa: PLR0913
     place: Places = number[weights.which]
     mixtures = weights.rows[rows]
     largest = [int(cohort.ranks(i).max()) for i in range(len(cohort.layout.modules))]
-    modules = [
-        SUMS[space](_layers(cohort, i, mixtures, most), size) for i, size in enumerate(largest)
-    ]
+    modules = side_by_side(
+        [
+            partial(SUMS[space], _layers(cohort, i, mixtures, most), size)
+            for i, size in enumerate(largest)
+        ]
+    )
     if heads != "mix":
         return SummedRows(rows, place, modules, np.full_like(place, -1))
     sets = np.array(canonical([member.label_set for member in cohort.members]))
