@@ -60,13 +60,13 @@ def run_round(plan: RunPlan, state: ServerState, transport: Transport, observe: 
     accepted = _fit(state, server, clients, rule)
     for name, cohort in list(state.cohorts.items()):
         replied = {c: m.tensors for c, m in accepted.items() if c in cohort.places}
-        trained = cohort.put(replied)
+        trained = cohort.put(replied) if rule.sends == "adapters" else cohort
         view = view_of(plan, state, trained, number)
         weights = relate(plan, view, set(replied))
         state.cohorts[name] = trained
         mixing, taken = _mix(server, Mixing(trained, weights, (), view.clusters), clients, rule)
         # Described before anybody starts again, which may write into what was trained.
-        entry = describe_mixing(mixing, taken)
+        entry = describe_mixing(mixing, taken, rule)
         if rule.deliver == "merge":
             begun = [client for client, found in taken.items() if found.accept]
             state.cohorts[name] = restart(trained, begun, plan.seed)

@@ -27,6 +27,9 @@ from atlas.federation.server import Server
 from atlas.federation.strategies.base import Strategy
 from atlas.ops.lowrank.factors import product_gap
 
+PAIRS_AT_ONCE = 64
+"""Pairs of clients whose factors are in memory twice over at a time."""
+
 
 def cluster_distance(cohort: Cohort, clusters: Sequence[int] | None) -> float | None:
     """Mean distance between the delta W of two clients of one cluster, all modules together.
@@ -48,7 +51,9 @@ def cluster_distance(cohort: Cohort, clusters: Sequence[int] | None) -> float | 
         a, b = (part.to(torch.float64) for part in factors_of(cohort.tensors, module))
         scales = cohort.scales(number).to(a.device)
         b = b * scales[:, None, None]
-        squares += product_gap((a[one], b[one]), (a[two], b[two])).cpu()
+        for some in torch.split(torch.arange(len(pairs)), PAIRS_AT_ONCE):
+            i, j = one[some], two[some]
+            squares[some] += product_gap((a[i], b[i]), (a[j], b[j])).cpu()
     return float(squares.sqrt().mean())
 
 
@@ -142,11 +147,11 @@ def deliver(
     """Send the clients of `mixed` their mixtures; returns what each took.
 
     Those in `own` hold the result already. They are sent no tensors, unless their reply was
-    refused: then they get back the last good adapter the server has of them.
+    refused: then they get back the last good adapter the server has of them, if it has any.
     """
     payloads, sent = {}, {}
     for client in mixed[0].clients:
-        news = client not in own or client in server.refused
+        news = rule.sends == "adapters" and (client not in own or client in server.refused)
         adapters = [c.take(client).only(rule.travels) for c in mixed] if news else []
         payloads[client] = pack_mixtures(adapters, {"round": server.round})
         sent[client] = [adapter_sha256(adapter) for adapter in adapters]
@@ -182,22 +187,26 @@ class Mixing:
     clusters: Sequence[int] | None
 
 
-def describe_mixing(mixing: Mixing, taken: Mapping[str, Taken]) -> dict[str, object]:
+def describe_mixing(
+    mixing: Mixing, taken: Mapping[str, Taken], rule: Strategy
+) -> dict[str, object]:
     """W as it acted, how exact the first mixture is, and how much nearer it brought clusters.
 
-    A client that took a share s of its row has (1-s) e_k + s W_k.
+    A client that took a share s of its row has (1-s) e_k + s W_k. Where nothing is sent, the server
+    knows no adapters, and so neither errors nor distances.
     """
     clients = mixing.trained.clients
     entry: dict[str, object] = {"cohort": mixing.trained.layout.backbone}
     offered = [w for w in mixing.weights if isinstance(w, Tensor)]
     if offered and len(clients) <= LARGEST_LOGGED:
-        entry["error"] = describe_error(mixing.trained, mixing.mixed[0], offered[0])
         effective = effective_weights(clients, offered, taken)
-        distance = {
-            "trained": cluster_distance(mixing.trained, mixing.clusters),
-            "mixed": cluster_distance(mixing.mixed[0], mixing.clusters),
-        }
-        entry |= {"clients": list(clients), "weights": effective.tolist(), "distance": distance}
+        entry |= {"clients": list(clients), "weights": effective.tolist()}
+        if rule.sends == "adapters":
+            entry["error"] = describe_error(mixing.trained, mixing.mixed[0], offered[0])
+            entry["distance"] = {
+                "trained": cluster_distance(mixing.trained, mixing.clusters),
+                "mixed": cluster_distance(mixing.mixed[0], mixing.clusters),
+            }
     return entry
 
 

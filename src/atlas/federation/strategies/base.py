@@ -69,6 +69,8 @@ class Strategy:
         plans: What is found out before the first round: fingerprints, or clusters of them too.
         anchor: What local training is pulled to: `start` (the adapter of the round's start), or
             `global` (a personal adapter beside the held one is pulled to what was delivered).
+        sends: Whether clients send what they trained. With `nothing`, W = I: the server has no
+            adapters, and clients hand theirs over once, when the run ends.
         trains: Which factors local training moves; an A that is not trained is not sent either.
         deliver: What becomes of a mixture: it takes the adapter's place (`replace`), or is added
             to a dense change that the client keeps to itself, and the adapter starts again
@@ -85,12 +87,15 @@ class Strategy:
     pool: Literal["none", "task"] = "none"
     plans: Looks = "nothing"
     anchor: Literal["none", "start", "global"] = "none"
+    sends: Literal["adapters", "nothing"] = "adapters"
     trains: Trains = "both"
     deliver: Literal["replace", "merge"] = "replace"
     about: str = ""
 
     def travels(self, name: str) -> bool:
-        """Whether the tensor of that name ever leaves a client."""
+        """Whether the tensor of that name leaves a client before the run ends."""
+        if self.sends == "nothing":
+            return False
         if is_head(name):
             return self.heads == "mix"
         return self.trains == "both" or not is_a(name)
