@@ -228,11 +228,10 @@ def test_bad_replies_are_refused_and_the_round_goes_on(kind):
         assert all(torch.isfinite(value).all() for value in adapter.values())
 
 
-def test_a_refused_client_under_local_gets_its_last_good_adapter_back():
-    federation, _, _ = play(
-        make_config(strategy="local", alone=False), corrupted(edited(_fill(float("nan")))), rounds=1
-    )
-    start = assemble(make_config(strategy="local", alone=False), make_clients())
+def test_a_refused_client_that_learns_from_nobody_gets_its_last_good_adapter_back():
+    own = {"strategy": "fedavg", "relation": {"warmup": 1}, "alone": False}  # W = I in round 1
+    federation, _, _ = play(make_config(**own), corrupted(edited(_fill(float("nan")))), rounds=1)
+    start = assemble(make_config(**own), make_clients())
     assert hashes(federation)["a2"] == hashes(start)["a2"]
     assert hashes(federation)["a1"] != hashes(start)["a1"]
 

@@ -15,6 +15,7 @@ from atlas.runs.cores import (
     lending,
     shared_first,
     side_by_side,
+    undivided_numpy,
 )
 
 
@@ -186,3 +187,20 @@ def test_an_interrupt_does_not_wait_for_the_queue(two_cores):
     with pytest.raises(KeyboardInterrupt):
         side_by_side([job] * 20, halted)
     assert len(ended) <= 4 and all(ended)
+
+
+def test_numpy_divides_nothing_within_the_context_and_torch_may():
+    from threadpoolctl import threadpool_info
+
+    def counts():
+        return {one["filepath"]: one["num_threads"] for one in threadpool_info()}
+
+    cores = torch.get_num_threads()
+    with undivided_numpy():
+        within = [one for one in threadpool_info() if one["user_api"] == "blas"]
+        assert within and all(one["num_threads"] == 1 for one in within)
+        assert torch.get_num_threads() == cores
+        before = counts()
+        with undivided_numpy():
+            pass
+        assert counts() == before, "what was set outside comes back"

@@ -1,7 +1,8 @@
 """A server's work for many clients: seconds to plan and to mix once, and memory, against n.
 
 Clients are made up and their state is on disk. Every number of clients is measured in a process of
-its own, with the pieces and settings of the strategy `atlas`.
+its own, with what `atlas run strategy=atlas server.state=disk` uses; `fedavg`, one mixture of all
+clients, is timed beside it.
 """
 
 from __future__ import annotations
@@ -24,16 +25,14 @@ from atlas.report.bench import draw_server
 from atlas.runs.events import Progress
 
 CASES: dict[Size, list[ServerCase]] = {
-    "full": [ServerCase(n, 16, 8, 384, 1024) for n in (100, 300, 1_000, 3_000, 10_000)],
-    "quick": [ServerCase(n, 4, 4, 96, 256) for n in (100, 300, 1_000)],
+    "full": [ServerCase(n, 16, 8, 384, 1024) for n in (300, 1_000, 3_000, 10_000)],
+    "quick": [ServerCase(n, 4, 4, 96, 256) for n in (150, 300, 1_000)],
 }
 SPARE = 1 << 30
 """Bytes that are to be left free on the disk."""
 DECADE = 10
 """The exponent is that of the last so many fold."""
 MILLION = 1_000_000
-ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
-"""Workers share the cores; threads of theirs would only wait for each other."""
 
 
 def run(size: Size, progress: Progress) -> Bench:
@@ -66,13 +65,14 @@ def check_room(needed: int, folder: Path) -> None:
 
 
 def measure_case(case: ServerCase) -> Row:
-    """Make the clients of one case up, then plan and mix them in another process."""
-    found = work_apart(["make", "measure"], case)
+    """Make the clients of one case up, plan and mix them, in a process of its own."""
+    found = work_apart("measure", case)
     seconds = found["plan_seconds"] + found["mix_seconds"]
     return {
         "clients": case.clients,
         "plan_seconds": round(found["plan_seconds"], 2),
         "mix_seconds": round(found["mix_seconds"], 2),
+        "average_seconds": round(found["average_seconds"], 2),
         "cpu_seconds": round(found["cpu_seconds"], 2),
         "ms_per_client": round(1e3 * seconds / case.clients, 2),
         "peak_gb": round(found["peak_bytes"] / 1e9, 3),
@@ -84,14 +84,13 @@ def measure_case(case: ServerCase) -> Row:
     }
 
 
-def work_apart(steps: Sequence[str], case: ServerCase) -> dict[str, Any]:
-    """Take steps of `server_work`, each in a process of its own; returns what the last found."""
+def work_apart(what: str, case: ServerCase) -> dict[str, Any]:
+    """Take a step of `server_work` in a process of its own; returns what it found."""
     spec = json.dumps(asdict(case))
     with tempfile.TemporaryDirectory(prefix="atlas-bench-server-") as name:
         folder = Path(name)
-        for what in steps:
-            command = ["-m", "atlas.bench.server_work", what, name, spec]
-            peak = run_watched(command, folder / "log", ONE_THREAD)
+        command = ["-m", "atlas.bench.server_work", what, name, spec]
+        peak = run_watched(command, folder / "log", {})
         found: dict[str, Any] = json.loads((folder / "found.json").read_text(encoding="utf-8"))
     # What was seen from outside counts where the system does not tell the process itself.
     return found | {"peak_bytes": max(peak, found["peak_bytes"])}
@@ -123,14 +122,15 @@ def describe_conditions(case: ServerCase) -> list[str]:
     """What a reader must know to trust the figures."""
     return [
         f"{case.parameters:,} parameters a client ({case.modules} modules of {case.width} x "
-        f"{case.width}, rank {case.rank}, and a head), float32, mixed in product space; "
-        f"{os.cpu_count()} workers of one thread each.",
-        "Files are written through to the disk and dropped from the system's cache before the "
-        "clock starts; mixing ends when the new state is on the disk.",
-        "CPU seconds are those of plan and mix in all workers together; where cores had time for "
+        f"{case.width}, rank {case.rank}, and a head), float32, mixed in product space on "
+        f"{os.cpu_count()} cores.",
+        "Adapters are in temporary files, as with server.state=disk, sketches in memory; what the "
+        "system keeps of the files in its own cache is read and written without the disk.",
+        "Average seconds: one mixture of all clients for all, as under fedavg.",
+        "CPU seconds are those of plan and mix on all cores together; where cores had time for "
         "more, they waited for the disk or had other work.",
-        "Peak memory is the most that was ever resident in the process (VmHWM), mapped pages "
-        "and libraries among it; the system's own cache of files is not.",
+        "Peak memory is the most that was ever resident in the process (VmHWM), mapped pages, "
+        "sketches and libraries among it; the system's own cache of files is not.",
         "Worst error: change of some clients against the exact mixture in float64, relative.",
     ]
 
@@ -142,11 +142,11 @@ def simulate_more(case: ServerCase) -> tuple[str, float]:
         What it took, in words, and by how many bytes of memory it grows with each client.
     """
     many = replace(case, clients=DECADE * case.clients)
-    few, found = (work_apart(["simulate"], one) for one in (case, many))
+    few, found = (work_apart("simulate", one) for one in (case, many))
     growth = (found["peak_bytes"] - few["peak_bytes"]) / (many.clients - case.clients)
     words = (
         f"Simulated, {many.clients:,} clients of whom there are features only: grouped, related "
-        f"and portioned out in {found['seconds']:.1f} s, with {growth / 1e3:.1f} kB of memory for "
+        f"and put in order in {found['seconds']:.1f} s, with {growth / 1e3:.1f} kB of memory for "
         f"each client; mixing would read {found['read_per_client']:.1f} adapters a client."
     )
     return words, growth
@@ -162,5 +162,5 @@ def on_paper(rows: Sequence[Row], case: ServerCase, growth: float) -> str:
     return (
         f"On paper, a million clients at {last['ms_per_client']} ms each take "
         f"{seconds / 3600:.1f} hours of this machine, {memory:.1f} GB of memory and "
-        f"{disk / 1e12:.2f} TB of disk (state before and after, and sketches)."
+        f"{disk / 1e12:.2f} TB of disk (adapters sent and held)."
     )

@@ -1,10 +1,12 @@
 """One server at work, in a process of its own: clients are made up, then planned and mixed once.
 
-`python -m atlas.bench.server_work make FOLDER SPEC` puts made-up clients on disk, `measure` in
-place of `make` plans and mixes them, and `simulate` relates clients that exist as features alone;
-SPEC is a `ServerCase` as JSON. What is found goes to `FOLDER/found.json`.
+`python -m atlas.bench.server_work measure FOLDER SPEC` plans and mixes made-up clients, and
+`simulate` in place of `measure` relates clients that exist as features alone; SPEC is a
+`ServerCase` as JSON. What is found goes to `FOLDER/found.json`.
 
-The made-up clients have adapters and sketches with planted groups.
+The made-up clients have adapters and sketches with planted groups. As in a run with
+`server.state=disk`, adapters are in a file and sketches in memory; a mixture goes to a file of
+what clients hold, a part of them at a time.
 """
 
 from __future__ import annotations
@@ -24,20 +26,24 @@ from torch import Tensor
 
 from atlas.bench.processes import high_water
 from atlas.config.plan import ClusterSettings, FingerprintSettings
-from atlas.federation.adapters.adapter import factor_names, head_names, is_a
-from atlas.federation.fingerprints.clusters_sampled import SAMPLE, SampledPlan, plan_many
-from atlas.federation.state.disk import DiskState, Generation, Spec
-from atlas.federation.state.disk_mixing import MOST, mix_on_disk
-from atlas.federation.strategies.base import View
-from atlas.federation.strategies.relations import sparse_diffusion
+from atlas.federation import strategies
+from atlas.federation.adapters.adapter import Layout, Member, factors_of, is_a, is_head
+from atlas.federation.adapters.cohort import Cohort, stacked_shapes
+from atlas.federation.batching.backbone import HeadLayer
+from atlas.federation.fingerprints.clusters_sampled import SAMPLE
+from atlas.federation.fingerprints.planned import plan_cohort
+from atlas.federation.mixing.parts import PART_BYTES, PartMixer, parts_of, together
+from atlas.federation.state.mapped import DiskCohort, OnDisk
+from atlas.federation.strategies.base import STRATEGIES, View
 from atlas.ops.clustering.clusters import adjusted_rand, extend_labels
 from atlas.ops.graph.affinity import unit_rows
-from atlas.ops.graph.portions import divide
-from atlas.ops.graph.sparse_rows import SharedRows
+from atlas.ops.graph.sparse_rows import SharedRows, by_acquaintance
 from atlas.ops.lowrank.mixing import mix_product
 from atlas.runs.files import write_text_atomic
+from atlas.runs.process import share_heap
 from atlas.runs.seeds import generator
 
+assert strategies.__all__
 SEED = 0
 TASKS = 8
 """Groups of clients that are planted."""
@@ -70,53 +76,61 @@ class ServerCase:
 
     @property
     def bytes(self) -> int:
-        """On disk while clients are mixed: the old state, the new one, and the sketches."""
-        sketches = len(PARTS) * self.fingerprint.folds * self.sketch
-        return 4 * self.clients * (2 * self.parameters + sketches)
+        """On disk while clients are mixed: what they sent, and what they hold."""
+        return 8 * self.clients * self.parameters
+
+    @property
+    def layout(self) -> Layout:
+        """Square modules and one head layer."""
+        modules = tuple(f"module-{i:02d}" for i in range(self.modules))
+        head = HeadLayer("classifier", self.width, 0, True, "identity")
+        widths = ((self.width, self.width),) * self.modules
+        return Layout("bench", modules, widths, (head,), 2.0 * self.rank)
+
+    def members(self) -> tuple[Member, ...]:
+        """Every client, with the labels of its task."""
+        sets = [tuple(f"{t}-{i}" for i in range(2 + t % (LABELS - 1))) for t in range(TASKS)]
+        return tuple(
+            Member(f"client-{i:07d}", (self.rank,) * self.modules, sets[int(task)])
+            for i, task in enumerate(self.tasks())
+        )
 
     def tasks(self) -> Any:  # noqa: ANN401 - an array of whole numbers
         """The task of every client, by chance."""
         return generator(SEED, "bench", "tasks").integers(0, TASKS, self.clients)
 
-    def label_counts(self) -> list[int]:
-        """Two to four labels, by task."""
-        return [2 + int(task) % (LABELS - 1) for task in self.tasks()]
+
+def make_cohort(case: ServerCase) -> DiskCohort:
+    """What made-up clients sent, in a file."""
+    members = case.members()
+    shapes = stacked_shapes(case.layout, members)
+    cohort = OnDisk().empty(case.layout, members, shapes, torch.float32, "cpu")
+    labels = torch.tensor([member.labels for member in members])
+    for name, value in cohort.tensors.items():
+        for rows, made in _made_up(name, case, tuple(value.shape[1:]), own=0.3):
+            if is_head(name):  # labels that a client lacks are padding
+                used = torch.arange(made.shape[1]) < labels[rows, None]
+                made *= used.reshape(*used.shape, *[1] * (made.dim() - 2))
+            value[rows] = made
+            cohort.release()
+    return cohort
 
 
-def states(folder: Path) -> tuple[DiskState, DiskState]:
-    """Where adapters and sketches are."""
-    return DiskState(folder / "adapters"), DiskState(folder / "sketches")
+def make_sketches(case: ServerCase) -> dict[str, dict[str, Tensor]]:
+    """What made-up clients told of their data, by client."""
+    found: dict[str, dict[str, Tensor]] = {m.id: {} for m in case.members()}
+    ids, shape = list(found), (case.fingerprint.folds, case.sketch)
+    for name in PARTS:
+        for rows, made in _made_up(name, case, shape, own=1.0):
+            for client, value in zip(ids[rows], made, strict=True):
+                found[client][name] = value.clone()
+    return found
 
 
-def make(case: ServerCase, folder: Path) -> dict[str, Any]:
-    """Put made-up clients on disk, and out of the system's cache."""
-    adapters, sketches = states(folder)
-    ids = [f"client-{i:07d}" for i in range(case.clients)]
-    modules = [f"module-{i:02d}" for i in range(case.modules)]
-    specs = {"ranks": Spec((case.modules,), "int64"), "label_set": Spec((), "int64")}
-    for name in modules:
-        a, b = factor_names(name)
-        specs[a], specs[b] = Spec((case.rank, case.width)), Spec((case.width, case.rank))
-    weight, bias = head_names("classifier")
-    specs[weight], specs[bias] = Spec((LABELS, case.width)), Spec((LABELS,))
-    facts = {"modules": modules, "alpha": 2.0 * case.rank}
-    folds = case.fingerprint.folds
-    with adapters.renew(ids, specs, facts) as made:
-        made.write("ranks", slice(None), torch.full((case.clients, case.modules), case.rank))
-        made.write("label_set", slice(None), torch.from_numpy(case.tasks()))
-        for name in [name for name in specs if "/" in name]:
-            _fill(made, name, case, own=0.3)
-    with sketches.renew(ids, dict.fromkeys(PARTS, Spec((folds, case.sketch))), {}) as made:
-        for name in PARTS:
-            _fill(made, name, case, own=1.0)
-    for disk in (adapters, sketches):
-        _drop_from_cache(disk.latest())
-    return {}
-
-
-def _fill(made: Generation, name: str, case: ServerCase, own: float) -> None:
+def _made_up(
+    name: str, case: ServerCase, shape: tuple[int, ...], own: float
+) -> Iterator[tuple[slice, Tensor]]:
     """What a task's clients have in common, and `own` times as much that is each client's alone."""
-    shape = made.specs[name].shape
     size = int(np.prod(shape))
     common = generator(SEED, "bench", name).standard_normal((TASKS, *shape)).astype(np.float32)
     if is_a(name):
@@ -127,15 +141,7 @@ def _fill(made: Generation, name: str, case: ServerCase, own: float) -> None:
         draw = generator(SEED, "bench", name, start)
         noise = draw.standard_normal((rows.stop - start, size), dtype=np.float32)
         values = common[tasks[rows]] + own * noise.reshape(-1, *shape)
-        made.write(name, rows, torch.from_numpy(values / size**0.5))
-
-
-def _drop_from_cache(held: Generation) -> None:
-    if not hasattr(os, "posix_fadvise"):
-        return
-    for name in held.specs:
-        with held.path(name).open("rb") as file:
-            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        yield rows, torch.from_numpy(values / size**0.5)
 
 
 CHECKED = 3
@@ -143,48 +149,73 @@ CHECKED = 3
 
 
 def measure(case: ServerCase, folder: Path) -> dict[str, Any]:
-    """Plan and mix the clients of a folder once."""
-    adapters, sketches = states(folder)
-    # Small factorisations gain nothing from threads: each worker has one, and a portion to itself.
-    torch.set_num_threads(1)
+    """Plan and mix made-up clients once, by the strategy `atlas`, and then by `fedavg`."""
+    del folder
+    share_heap()
+    trained, sketches = make_cohort(case), make_sketches(case)
+    held = trained.apart()
     began, used = time.perf_counter(), time.process_time()
-    weights, found = plan(case, sketches.latest())
-    planned, used = time.perf_counter(), time.process_time() - used
-    before = list(exact_mixtures(adapters.latest(), weights))
-    resumed, idle = time.perf_counter(), time.process_time()
-    mixed = mix_on_disk(adapters, weights, workers=os.cpu_count() or 1)
-    ended = time.perf_counter()
-    peak = high_water(os.getpid())
+    view, found = plan(case, trained, sketches)
+    weights = rows_of("atlas", view)
+    planned = time.perf_counter()
+    used_plan = time.process_time() - used
+    wanted = list(exact_mixtures(trained, weights))
+    used = time.process_time()
+    mix_seconds = mix(trained, weights, held)
+    used_mix = time.process_time() - used
+    errors = [_error(held, *one) for one in wanted]
+    average = rows_of("fedavg", view)
     return {
         "plan_seconds": planned - began,
-        "mix_seconds": ended - resumed,
-        "cpu_seconds": used + time.process_time() - idle,
-        "peak_bytes": peak,
-        "state_bytes": mixed.bytes,
+        "mix_seconds": mix_seconds,
+        "cpu_seconds": used_plan + used_mix,
+        "average_seconds": mix(trained, average, held),
+        "peak_bytes": high_water(os.getpid()),
+        "state_bytes": case.bytes // 2,
         "adapters_per_row": float(np.diff(weights.rows.indptr)[weights.which].mean()),
-        "worst_error": max(_error(mixed, *wanted) for wanted in before),
+        "worst_error": max(errors),
         **found,
     }
 
 
-def plan(case: ServerCase, sketches: Generation) -> tuple[SharedRows, dict[str, Any]]:
-    """From sketches to W, by the pieces and settings of the strategy `atlas`."""
+def rows_of(strategy: str, view: View) -> SharedRows:
+    """W of many clients."""
+    found = STRATEGIES[strategy].relation(view)
+    if not isinstance(found, SharedRows):
+        raise TypeError(f"{len(view.clients)} clients are few, and W is a matrix")
+    return found
 
-    def read(rows: Any) -> Mapping[str, Tensor]:  # noqa: ANN401 - a slice or positions
-        return {name: sketches.read(name, rows) for name in sketches.specs}
 
-    tasks = [str(task) for task in case.tasks()]
-    crowd = SampledPlan(sketches.clients, read, case.label_counts(), tasks)
-    prints, clusters = plan_many(crowd, case.fingerprint, ClusterSettings(), SEED)
-    labels = None if clusters is None else clusters.labels
-    examples = torch.ones(case.clients, dtype=torch.float64)
-    view = View(sketches.clients, examples, tuple(tasks), 1, prints.features, labels)
-    found = {"clusters": len(set(labels or ())), "ari": adjusted_rand(labels or (), tasks)}
-    return sparse_diffusion(view), found
+def mix(trained: Cohort, weights: SharedRows, held: Cohort) -> float:
+    """Seconds in which every client gets its mixture, as in a round; `held` is written into."""
+    began = time.perf_counter()
+    mixer = PartMixer(trained, weights, "product", "mix")
+    order = together(trained, [weights], trained.clients)
+    for some in parts_of({"": trained}, order):
+        held.write(some, mixer.mix(some).tensors)
+    return time.perf_counter() - began
+
+
+def plan(
+    case: ServerCase, cohort: Cohort, sketches: Mapping[str, dict[str, Tensor]]
+) -> tuple[View, dict[str, Any]]:
+    """From sketches to what relations look at, by the pieces and settings of a run."""
+    tasks = {c: str(task) for c, task in zip(cohort.clients, case.tasks(), strict=True)}
+    planned = plan_cohort(sketches, cohort, tasks, case.fingerprint, ClusterSettings(), SEED)
+    labels = planned.labels(cohort.clients) or ()
+    view = View(
+        cohort.clients,
+        torch.ones(case.clients, dtype=torch.float64),
+        tuple(tasks.values()),
+        1,
+        planned.features(cohort.clients),
+        labels,
+    )
+    return view, {"clusters": len(set(labels)), "ari": adjusted_rand(labels, view.tasks)}
 
 
 def simulate(case: ServerCase, folder: Path) -> dict[str, Any]:
-    """Group, relate and portion out clients of whom there are features only; nothing is read."""
+    """Group, relate and order clients of whom there are features only; nothing is read."""
     del folder
     torch.set_num_threads(1)
     tasks = case.tasks()
@@ -196,10 +227,13 @@ def simulate(case: ServerCase, folder: Path) -> dict[str, Any]:
     sample = list(range(SAMPLE))
     labels = extend_labels(features, sample, tasks[:SAMPLE].tolist(), SEED)
     names = (" ",) * case.clients
-    view = View(names, torch.ones(case.clients), names, 1, features, labels)
-    work = divide(sparse_diffusion(view), MOST)
+    weights = rows_of("atlas", View(names, torch.ones(case.clients), names, 1, features, labels))
+    size = max(1, PART_BYTES // (4 * case.parameters))
+    order = by_acquaintance(weights, np.arange(case.clients), size)
     seconds = time.perf_counter() - began
-    read = sum(len(portion.needed) for portion in work.portions)
+    parts = np.split(order, range(size, case.clients, size))
+    chosen = [weights.rows[weights.which[some]].indices for some in parts]
+    read = sum(len(np.union1d(some, rows)) for some, rows in zip(parts, chosen, strict=True))
     return {
         "seconds": seconds,
         "peak_bytes": high_water(os.getpid()),
@@ -207,34 +241,31 @@ def simulate(case: ServerCase, folder: Path) -> dict[str, Any]:
     }
 
 
-Wanted = tuple[int, str, Tensor]
-"""A client, a module, and what its change should be."""
+Wanted = tuple[str, Tensor]
+"""A client, and what the change of its first module should be."""
 
 
-def exact_mixtures(held: Generation, weights: SharedRows) -> Iterator[Wanted]:
+def exact_mixtures(cohort: Cohort, weights: SharedRows) -> Iterator[Wanted]:
     """What a few clients should have after mixing, by the dense rule in float64."""
-    some = generator(SEED, "bench", "checked").choice(len(held.clients), CHECKED, replace=False)
-    module, alpha = held.facts["modules"][0], float(held.facts["alpha"])
-    for client in sorted(some.tolist()):
-        row = weights.rows[[weights.which[client]]]
-        others = np.unique([client, *row.indices])
-        a, b = (held.read(name, others).double() for name in factor_names(module))
-        ranks = held.read("ranks", others)[:, 0]
+    some = generator(SEED, "bench", "checked").choice(len(cohort.clients), CHECKED, replace=False)
+    for place in sorted(some.tolist()):
+        row = weights.rows[[weights.which[place]]]
+        others = np.unique([place, *row.indices])
+        a, b, ranks, scales = cohort.select([cohort.clients[k] for k in others]).layer(0)
         dense = torch.eye(len(others), dtype=torch.float64)
-        place = int(np.searchsorted(others, client))
-        dense[place] = torch.from_numpy(row.toarray()[0, others])
-        new_a, new_b = mix_product(a, b, ranks, alpha / ranks.double(), dense)
-        yield client, module, new_b[place] @ new_a[place]
+        own = int(np.searchsorted(others, place))
+        dense[own] = torch.from_numpy(row.toarray()[0, others])
+        new_a, new_b = mix_product(a.double(), b.double(), ranks, scales, dense)
+        yield cohort.clients[place], new_b[own] @ new_a[own]
 
 
-def _error(mixed: Generation, client: int, module: str, wanted: Tensor) -> float:
+def _error(held: Cohort, client: str, wanted: Tensor) -> float:
     """How far a client's change is from what it should be, as a share of that."""
-    a, b = (mixed.read(name, [client])[0].double() for name in factor_names(module))
-    return float((b @ a - wanted).norm() / wanted.norm())
+    a, b = factors_of(held.take(client), held.layout.modules[0])
+    return float((b.double() @ a.double() - wanted).norm() / wanted.norm())
 
 
 WORK: Mapping[str, Callable[[ServerCase, Path], dict[str, Any]]] = {
-    "make": make,
     "measure": measure,
     "simulate": simulate,
 }

@@ -25,7 +25,7 @@ from atlas.federation.mixing.deliver import (
     news_of,
     shut_names,
 )
-from atlas.federation.mixing.parts import mix_part, parts_of
+from atlas.federation.mixing.parts import PartMixer, parts_of, together
 from atlas.federation.server import RunPlan, Server, ServerState
 from atlas.federation.signatures.gather import gather_signatures
 from atlas.federation.strategies.base import Strategy
@@ -76,7 +76,7 @@ def run_round(plan: RunPlan, state: ServerState, transport: Transport, observe: 
             for client, message in accepted.items()
             if client in cohort.places
         }
-        trained = cohort.put(replied)
+        trained = cohort.put(replied) if rule.sends == "adapters" else cohort
         view = view_of(plan, state, trained, number)
         weights = relate(plan, view, set(replied))
         state.cohorts[name] = trained
@@ -114,9 +114,9 @@ def _mix(
         mixed = [mix_cohort(cohort, w, **rule.mixing, routes=routes) for w in weights]
         offered = [m.select(reached) for m in mixed]
         return replace(mixing, mixed=mixed), deliver(server, offered, own, rule, news)
-    for some in parts_of({"": cohort}, reached):
-        mixed = [mix_part(cohort, w, some, **rule.mixing, routes=routes) for w in weights]
-        taken |= deliver(server, mixed, own, rule, news)
+    mixers = [PartMixer(cohort, w, **rule.mixing, routes=routes) for w in weights]
+    for some in parts_of({"": cohort}, together(cohort, weights, reached)):
+        taken |= deliver(server, [mixer.mix(some) for mixer in mixers], own, rule, news)
     return mixing, taken
 
 

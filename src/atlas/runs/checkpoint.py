@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
 from torch import Tensor
@@ -36,21 +36,81 @@ _PIECE = 1 << 22
 """Bytes of a tensor that are in memory at a time while it is saved."""
 
 
+@dataclass(frozen=True, eq=False)
+class SavedTensors(Mapping[str, torch.Tensor]):
+    """Tensors of a saved round, read from its file when they are asked for, on the CPU."""
+
+    path: Path
+    shapes: Mapping[str, tuple[int, ...]]
+
+    @classmethod
+    def open(cls, path: Path) -> SavedTensors:
+        """What a file holds; its header alone is read."""
+        with safe_open(path, framework="pt") as file:
+            names = file.keys()
+            return cls(path, {name: tuple(file.get_slice(name).get_shape()) for name in names})
+
+    def __getitem__(self, name: str) -> torch.Tensor:
+        if name not in self.shapes:
+            raise KeyError(name)
+        with safe_open(self.path, framework="pt") as file:
+            # A copy: what is mapped begins at any byte, at which products round otherwise.
+            found: torch.Tensor = file.get_tensor(name).clone()
+        return found
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.shapes)
+
+    def __len__(self) -> int:
+        return len(self.shapes)
+
+    def rows(self, name: str, some: slice) -> torch.Tensor:
+        """A part of one tensor's rows."""
+        with safe_open(self.path, framework="pt") as file:
+            found: torch.Tensor = file.get_slice(name)[some].clone()
+        return found
+
+    def whole(self) -> dict[str, torch.Tensor]:
+        """All of them at once, by one reading."""
+        return load_tensors(self.path.read_bytes())
+
+
+@dataclass(frozen=True, eq=False)
+class SavedBlobs(Mapping[str, bytes]):
+    """Bytes of a saved round by client, read and verified when they are asked for."""
+
+    folder: Path
+    entries: Mapping[str, object]
+
+    def __getitem__(self, client: str) -> bytes:
+        name = f"{_BLOBS}/{client}"
+        entry, data = self.entries[name], (self.folder / name).read_bytes()
+        if _fingerprint(data) != entry:
+            raise ValueError(f"{name} is not as it was written")
+        return data
+
+    def __iter__(self) -> Iterator[str]:
+        return (name.removeprefix(f"{_BLOBS}/") for name in self.entries)
+
+    def __len__(self) -> int:
+        return len(self.entries)
+
+
 @dataclass(frozen=True)
 class Checkpoint:
-    """One saved round.
+    """One saved round; what is large is read when it is asked for.
 
     Attributes:
         number: The round.
-        tensors: The saved tensors, on the CPU.
+        tensors: The saved tensors.
         meta: The saved plain values.
         blobs: The saved bytes by client.
     """
 
     number: int
-    tensors: dict[str, torch.Tensor]
+    tensors: SavedTensors
     meta: dict[str, object]
-    blobs: dict[str, bytes]
+    blobs: SavedBlobs
 
 
 class _Damaged(Exception):
@@ -229,34 +289,40 @@ def _remove_temporary(rounds_dir: Path) -> None:
 
 
 def _read_round(folder: Path, number: int) -> Checkpoint:
-    """Reads and verifies one round from the same bytes."""
+    """Verifies all files of one round, a piece at a time, and opens it."""
     try:
         manifest = json.loads((folder / _MANIFEST).read_bytes())
         if manifest["format"] != _FORMAT or manifest["round"] != number:
             raise _Damaged("the manifest is of another round or format")
         entries = dict(manifest["files"])
-        files = {name: _read_verified(folder, name, entry) for name, entry in entries.items()}
-        tensors = load_tensors(files.pop(_STATE))
-        meta = json.loads(files.pop(_META))
+        if not {_STATE, _META} <= set(entries):
+            raise _Damaged("the manifest does not name all files")
+        for name, entry in entries.items():
+            _verify(folder, name, entry)
+        blobs = {name: entry for name, entry in entries.items() if name not in (_STATE, _META)}
+        tensors = SavedTensors.open(folder / _STATE)
+        meta = json.loads((folder / _META).read_bytes())
     except OSError as error:
         raise _Damaged(f"{Path(error.filename or folder).name}: {error.strerror}") from None
     except (ValueError, TypeError, KeyError, RecursionError, SafetensorError) as error:
         raise _Damaged(f"not a checkpoint ({type(error).__name__})") from None
     if not isinstance(meta, dict):
         raise _Damaged(f"{_META} is not a mapping")
-    blobs = {name.removeprefix(f"{_BLOBS}/"): data for name, data in files.items()}
-    return Checkpoint(number=number, tensors=tensors, meta=meta, blobs=blobs)
+    return Checkpoint(number, tensors, meta, SavedBlobs(folder, blobs))
 
 
-def _read_verified(folder: Path, name: str, entry: object) -> bytes:
-    """Reads one file of a round and compares it with its entry in the manifest."""
+def _verify(folder: Path, name: str, entry: object) -> None:
+    """Compares one file of a round with its entry in the manifest."""
     parent, _, client = name.rpartition("/")
     if name not in (_STATE, _META) and not (parent == _BLOBS and NAME.fullmatch(client)):
         raise _Damaged(f"the manifest names a strange file {name!r}")
-    data = (folder / name).read_bytes()
-    if _fingerprint(data) != entry:
+    digest, size = hashlib.sha256(), 0
+    with (folder / name).open("rb") as file:
+        while piece := file.read(_PIECE):
+            digest.update(piece)
+            size += len(piece)
+    if {"sha256": digest.hexdigest(), "size": size} != entry:
         raise _Damaged(f"{name} is not as it was written")
-    return data
 
 
 def tensors_sha256(tensors: Mapping[str, Tensor]) -> str:

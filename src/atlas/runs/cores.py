@@ -40,6 +40,22 @@ def one_core() -> Iterator[None]:
         torch.set_num_threads(cores)
 
 
+@contextmanager
+def undivided_numpy() -> Iterator[None]:
+    """Within this context numpy and scipy divide no product among threads; torch is left alone.
+
+    Their library keeps threads that spin while they wait for the next product. Thousands of small
+    ones, as in the tests of splits, then cost five times what they need where other programs want
+    the cores too (`docs/speed.md`).
+    """
+    # Late: what it limits are the libraries that are loaded by then.
+    import scipy.linalg  # noqa: F401 - loads numpy's library and its own
+    from threadpoolctl import threadpool_limits
+
+    with threadpool_limits(limits=1, user_api="blas"):
+        yield
+
+
 def shared_first(
     loads: Sequence[float], cores: int, after: Callable[[int], float] | None = None
 ) -> int:

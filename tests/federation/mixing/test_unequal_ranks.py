@@ -229,6 +229,9 @@ def test_ffa_refuses_an_a_and_gives_back_what_it_knows():
 @pytest.mark.parametrize("name", sorted(STRATEGIES))
 def test_every_strategy_tells_its_error(name):
     for entry in mixed_events(planned_round(exact(name, alone="needed"))):
+        if STRATEGIES[name].sends == "nothing":
+            assert "error" not in entry, "the server has no adapters to measure"
+            continue
         if entry["error"] is None:
             assert all(row[k] == 1.0 for k, row in enumerate(entry["weights"]))
             assert STRATEGIES[name].relation is not data_shares
@@ -281,7 +284,7 @@ def test_ffa_clips_by_what_it_trains():
     federation.engine.ask("fit", dict.fromkeys(federation.holders, encode({}, {"round": 1})))
     for arm, still in (("held", True), ("shadow", False)):
         # After one step from fresh moments the first moment is (1 - beta1) times the gradient.
-        grads = {k: first / (1 - BETA1) for k, (first, _) in group.moments[arm][0].items()}
+        grads = {k: first / (1 - BETA1) for k, first in group.moments[arm].first.tensors.items()}
         for name, value in grads.items():
             assert bool(value.any()) != (still and name.startswith("lora_a/"))
         norms = sum(value.square().flatten(1).sum(1) for value in grads.values()).sqrt()

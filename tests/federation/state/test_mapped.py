@@ -15,6 +15,7 @@ from atlas.federation.mixing.apply import mix_cohort
 from atlas.federation.mixing.parts import client_bytes, mix_part, parts_of
 from atlas.federation.state.mapped import DiskCohort, OnDisk
 from atlas.federation.strategies.base import STRATEGIES
+from atlas.jobs import runner
 from atlas.jobs.federation.run import FederationJob
 from atlas.jobs.runner import carry_on, new_folder
 from atlas.ops.graph.sparse_rows import LARGEST_DENSE
@@ -78,14 +79,18 @@ def test_few_clients_are_one_part_and_many_are_several(monkeypatch):
     assert {len(some) for some in found} == {7, MANY % 7}
 
 
-def run(tmp_path, state, **changes):
+def many_clients(state, **changes):
     tasks = make_task(), make_task("shape", ("flat", "round"))
     clients = [
         make_client(f"c{i:03d}", tasks[i % 2], train=4, validation=2, test=2, seed=i)
         for i in range(LARGEST_DENSE + 3)
     ]
     settings = {"sample": 0.1, "fingerprint": {"sketch": 32, "folds": 2}, **changes}
-    config = make_config(server={"state": state}, **settings)
+    return make_config(server={"state": state}, **settings), clients
+
+
+def run(tmp_path, state, **changes):
+    config, clients = many_clients(state, **changes)
     job = FederationJob(assemble(config, clients))
     arms = [cohort for group in job.federation.engine.groups for cohort in group.arms.values()]
     for cohort in (*arms, *job.federation.state.cohorts.values()):
@@ -112,6 +117,49 @@ def run(tmp_path, state, **changes):
 def test_a_run_has_the_same_bits_on_disk(tmp_path, monkeypatch, changes):
     monkeypatch.setattr(parts, "PART_BYTES", 1 << 16)
     assert run(tmp_path, "disk", **changes) == run(tmp_path, "memory", **changes)
+
+
+@pytest.mark.parametrize("state", ["memory", "disk"])
+def test_a_resumed_run_reads_its_round_in_parts(tmp_path, monkeypatch, state):
+    """Moments and adapters come back to the same bits, never all clients at once."""
+    monkeypatch.setattr(parts, "PART_BYTES", 1 << 16)
+    changes = {"strategy": "fedavg", "train": {"keep_moments": True}, "rounds": 3}
+    whole, _, _ = run(tmp_path / "whole", state, **changes)
+    config, clients = many_clients(state, **changes)
+    job = FederationJob(assemble(config, clients))
+    folder = new_folder(config, tmp_path, 1)
+    ends = iter([True, False])
+    monkeypatch.setattr(runner, "save", stopping(runner.save, ends))
+    with pytest.raises(KeyboardInterrupt):
+        carry_on(job, folder, None)
+    monkeypatch.undo()
+    monkeypatch.setattr(parts, "PART_BYTES", 1 << 16)
+    again = FederationJob(assemble(config, clients))
+    asked = []
+    ask = again.federation.engine.ask
+
+    def watched(task, payloads):
+        asked.append((task, len(payloads)))
+        return ask(task, payloads)
+
+    again.federation.engine.ask = watched
+    done = carry_on(again, folder, None)
+    assert done.summary["adapters_sha256"] == whole
+    loads = [count for task, count in asked if task == "load"]
+    assert sum(loads) == len(clients) and max(loads) < len(clients)
+    for kept in again.federation.engine.groups[0].moments.values():
+        assert isinstance(kept.first, DiskCohort) == (state == "disk")
+
+
+def stopping(save, ends):
+    """As `save`, and the process is interrupted after the second round."""
+
+    def once(job, folder, seconds):
+        save(job, folder, seconds)
+        if not next(ends):
+            raise KeyboardInterrupt
+
+    return once
 
 
 def test_what_is_not_at_work_is_not_resident(tmp_path, monkeypatch):

@@ -7,17 +7,15 @@ from sklearn.cluster import SpectralClustering
 from atlas.ops.clustering.clusters import (
     adjusted_rand,
     canonical,
-    choose_k,
     contingency,
     hdbscan_partition,
     kmeans_labels,
-    kmeans_partitions,
     purity,
     score_partition,
     spectral_partition,
     weighted_score,
 )
-from atlas.ops.clustering.stability import bootstrap_stability, real_splits, split_is_real
+from atlas.ops.clustering.stability import bootstrap_stability, real_splits
 
 SEEDS = range(20)
 ROTATED = 10_000
@@ -37,6 +35,14 @@ def planted(groups, each, seed, gap=3.0, dims=64, resamples=1, jitter=0.2, rank=
     ]
 
 
+def split_is_real(resamples, k, seed, permutations):
+    return real_splits(resamples, [k], seed, permutations)[k]
+
+
+def partitions(rows, ks, seed):
+    return [score_partition(rows, kmeans_labels(rows, k, seed)) for k in ks]
+
+
 def truth(groups, each):
     return np.repeat(np.arange(groups), each).tolist()
 
@@ -45,11 +51,10 @@ def truth(groups, each):
 def test_planted_groups_are_recovered(groups, each):
     for seed in range(5):
         (rows,) = planted(groups, each, seed, gap=6.0)
-        best, tried = choose_k(rows, seed)
+        tried = partitions(rows, range(2, min(8, groups * each - 1) + 1), seed)
+        best = max(tried, key=lambda found: found.score)
         assert best.k == groups
         assert adjusted_rand(best.labels, truth(groups, each)) == 1.0
-        assert [found.k for found in tried] == list(range(2, min(8, groups * each - 1) + 1))
-        assert best.score == max(found.score for found in tried)
         assert hdbscan_partition(rows, 3) == tuple(truth(groups, each))
         affinity = np.exp(-np.square(rows[:, None] - rows).sum(-1) / 10)
         assert spectral_partition(affinity, groups, seed) == tuple(truth(groups, each))
@@ -61,8 +66,8 @@ def test_partitions_follow_the_clients_when_their_order_changes():
     for seed in range(5):
         order = draw.permutation(12)
         for before, after in zip(
-            kmeans_partitions(rows, range(2, 9), seed),
-            kmeans_partitions(rows[order], range(2, 9), seed),
+            partitions(rows, range(2, 9), seed),
+            partitions(rows[order], range(2, 9), seed),
             strict=True,
         ):
             assert after.labels == canonical([before.labels[i] for i in order])
@@ -71,7 +76,7 @@ def test_partitions_follow_the_clients_when_their_order_changes():
 
 def test_metrics_are_scikit_learns_and_the_score_is_the_formula():
     (rows,) = planted(3, 4, 0, gap=2.0)
-    for found in kmeans_partitions(torch.from_numpy(rows), [2, 3, 5], 0):
+    for found in partitions(torch.from_numpy(rows), [2, 3, 5], 0):
         sil = reference.silhouette_score(rows, found.labels)
         db = reference.davies_bouldin_score(rows, found.labels)
         ch = reference.calinski_harabasz_score(rows, found.labels)
@@ -93,22 +98,14 @@ def test_undefined_partitions_score_nothing():
 
 def test_small_and_identical_federations_are_one_cluster():
     for rows in (np.ones((1, 3)), np.eye(2), np.ones((5, 3)), np.zeros((5, 0))):
-        best, tried = choose_k(rows, 0)
-        assert (best.k, best.labels, tried) == (1, (0,) * len(rows), [])
         assert split_is_real([rows, rows], 2, 0, 19) == (False, 0.0, 0.0)
     twins = np.repeat(np.eye(3), 2, 0)
     assert kmeans_labels(twins, 5, 0) == (0, 0, 1, 1, 2, 2)
-    assert [found.k for found in choose_k(twins, 0)[1]] == [2, 3]
     assert hdbscan_partition(np.eye(2), 3) == (0, 1)
     with pytest.raises(ValueError, match="finite"):
-        choose_k(np.full((3, 2), np.nan), 0)
+        kmeans_labels(np.full((3, 2), np.nan), 2, 0)
     with pytest.raises(ValueError, match="at least one cluster"):
         kmeans_labels(np.eye(3), 0, 0)
-
-
-def test_equal_scores_go_to_the_smaller_k(monkeypatch):
-    monkeypatch.setattr("atlas.ops.clustering.clusters.weighted_score", lambda sil, db, ch: 0.5)
-    assert choose_k(np.random.default_rng(0).standard_normal((6, 2)), 0)[0].k == 2
 
 
 def test_spectral_equals_scikit_learn_and_finds_components():

@@ -9,7 +9,7 @@ from matplotlib.colors import to_hex
 from matplotlib.text import Text
 from rich.console import Console
 
-from atlas.ops.clustering.clusters import choose_k, contingency, score_partition
+from atlas.ops.clustering.clusters import contingency, kmeans_labels, score_partition
 from atlas.report.figures import run as plots
 from atlas.report.figures.drawing import PALETTE, file_suffixes
 from atlas.report.figures.heatmaps import affinity_figure, mixing_figure
@@ -41,7 +41,10 @@ def make_planned(count=9, groups=3, cohort="minilm", *, spread=0.02, labels=None
     centred = rows - rows.mean(0)
     points = centred @ np.linalg.svd(centred, full_matrices=False)[2][:2].T
     tasks = [TASKS[g] for g in group]
-    best, tried = choose_k(rows, 0) if groups > 1 else (score_partition(rows, [0] * count), [])
+    tried = [score_partition(rows, kmeans_labels(rows, k, 0)) for k in range(2, min(9, count))]
+    tried = tried if groups > 1 else []
+    one = score_partition(rows, [0] * count)
+    best = max(tried, key=lambda found: found.score, default=one)
     labels = list(best.labels) if labels is None else labels
     planned = {
         "round": 0,

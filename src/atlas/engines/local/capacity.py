@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Collection, Container, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -116,31 +116,18 @@ def take_ranks(group: ClientGroup, ranks: Mapping[str, Sequence[int]], seed: int
     for arm, cohort in list(group.arms.items()):
         start = regraded(cohort, ranks, seed)
         group.arms[arm] = _keep_others(cohort, start, ranks)
-        if arm in group.moments:
-            _restart_moments(group, arm, cohort, start, ranks)
+        kept = group.moments.pop(arm, None)
+        if kept is not None and set(ranks) != set(cohort.clients):
+            group.moments[arm] = kept.restarted(start, list(ranks))
 
 
 def _keep_others(cohort: Cohort, start: Cohort, starting: Container[str]) -> Cohort:
-    """`start` with all clients but those `starting` as they are in `cohort`."""
+    """`start`, just made, with all clients but those `starting` as they are in `cohort`."""
     others = [client for client in cohort.clients if client not in starting]
+    for client in others:
+        start.fill(start.places[client], cohort.take(client))
     dense = {client: cohort.deltas[client] for client in others if client in cohort.deltas}
-    return replace(start.put({client: cohort.take(client) for client in others}), deltas=dense)
-
-
-def _restart_moments(
-    group: ClientGroup, arm: str, cohort: Cohort, start: Cohort, starting: Collection[str]
-) -> None:
-    """Fresh moments for the clients `starting`; the others' are padded as the arm now is."""
-    moments, made = group.moments.pop(arm)
-    if set(starting) == set(cohort.clients):
-        return
-    fresh = replace(start, tensors={n: torch.zeros_like(v) for n, v in start.tensors.items()})
-    kept = [{name: pair[i] for name, pair in moments.items()} for i in (0, 1)]
-    first, second = (
-        _keep_others(replace(cohort, tensors=one), fresh, starting).tensors for one in kept
-    )
-    rows = cohort.index(sorted(starting)).to(made.device)
-    group.moments[arm] = ({n: (first[n], second[n]) for n in first}, made.index_fill(0, rows, 0))
+    return replace(start, deltas=dense)
 
 
 def take_split(group: ClientGroup, client: str, point: object) -> None:

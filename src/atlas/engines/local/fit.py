@@ -109,32 +109,19 @@ def _anchor(
 def _carried(
     group: ClientGroup, arms: Sequence[str], clients: Sequence[str]
 ) -> tuple[Moments, torch.Tensor]:
-    moments, made = [], []
-    for arm in arms:
-        kept, count = group.moments_of(arm)
-        index = group.arms[arm].index(clients).to(count.device)
-        moments.append({k: (m[index], v[index]) for k, (m, v) in kept.items()})
-        made.append(count[index])
+    kept = [group.moments_of(arm).select(clients) for arm in arms]
     joined = {
         name: (
-            torch.cat([arm[name][0] for arm in moments]),
-            torch.cat([arm[name][1] for arm in moments]),
+            torch.cat([moments[name][0] for moments, _ in kept]),
+            torch.cat([moments[name][1] for moments, _ in kept]),
         )
-        for name in moments[0]
+        for name in kept[0][0]
     }
-    return joined, torch.cat(made)
+    return joined, torch.cat([made for _, made in kept])
 
 
 def _keep(
     group: ClientGroup, arm: str, clients: Sequence[str], fitted: Fitted, rows: list[int]
 ) -> None:
-    kept, count = group.moments_of(arm)
-    index = group.arms[arm].index(clients).to(count.device)
-    moments = {
-        name: (
-            first.index_copy(0, index, fitted.moments[name][0][rows]),
-            second.index_copy(0, index, fitted.moments[name][1][rows]),
-        )
-        for name, (first, second) in kept.items()
-    }
-    group.moments[arm] = (moments, count.index_copy(0, index, fitted.made[rows]))
+    moments = {name: (one[rows], two[rows]) for name, (one, two) in fitted.moments.items()}
+    group.moments_of(arm).write(clients, moments, fitted.made[rows])

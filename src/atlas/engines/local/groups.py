@@ -15,6 +15,7 @@ from typing import Literal
 import torch
 
 from atlas.config.federation import Weighing
+from atlas.engines.local.moments import KeptMoments
 from atlas.federation.adapters.adapter import Adapter, adapter_shapes
 from atlas.federation.adapters.cohort import Cohort, Slot
 from atlas.federation.batching.forward import Model, stack_cohorts
@@ -24,7 +25,6 @@ from atlas.federation.exchange.message import Message, encode
 from atlas.federation.signatures.stores import SignatureStores
 from atlas.federation.training.evaluate import Limits, Scores, score_answers, score_labels
 from atlas.federation.training.loop import Lesson
-from atlas.federation.training.step import Moments, fresh_moments
 
 SavedParts = Mapping[tuple[str, str], Adapter]
 """A client's saved tensors by kind and arm; an empty part where nothing was saved."""
@@ -53,7 +53,7 @@ class ClientGroup:
         deliver: Whether a mixture takes an adapter's place, is merged, or stands beside it; see
             `Strategy`.
         splits: Blocks that a client runs itself, where a server runs the rest.
-        moments: Optimiser moments and step counts by arm, where they are kept.
+        moments: Optimiser moments by arm, where they are kept.
         accepts: Share of the mixture each client took last.
         signing: What signatures are taken from; None where there is nothing.
         progress: Called with (done, total) while the lower blocks meet new texts.
@@ -71,7 +71,7 @@ class ClientGroup:
     accepting: Literal["unless worse", "fittest"] = "unless worse"
     deliver: Literal["replace", "merge", "global"] = "replace"
     splits: dict[str, int] = field(default_factory=dict)
-    moments: dict[str, tuple[Moments, torch.Tensor]] = field(default_factory=dict)
+    moments: dict[str, KeptMoments] = field(default_factory=dict)
     accepts: dict[str, float] = field(default_factory=dict)
     signing: SignatureStores | None = None
     progress: Callable[[int, int], None] | None = None
@@ -110,12 +110,11 @@ class ClientGroup:
         """Put rows of stacked tensors into an arm."""
         self.arms[arm] = self.arms[arm].write(clients, tensors)
 
-    def moments_of(self, arm: str) -> tuple[Moments, torch.Tensor]:
-        """Moments and step counts of an arm's clients; fresh ones if none are kept yet."""
-        if arm in self.moments:
-            return self.moments[arm]
-        whole = stack_cohorts([self.arms[arm]])
-        return fresh_moments(whole), torch.zeros_like(whole.labels)
+    def moments_of(self, arm: str) -> KeptMoments:
+        """Moments of an arm's clients; fresh ones if none are kept yet."""
+        if arm not in self.moments:
+            self.moments[arm] = KeptMoments.fresh(self.arms[arm])
+        return self.moments[arm]
 
     @contextmanager
     def all_or_nothing(self) -> Iterator[None]:
@@ -144,14 +143,15 @@ def save_client(group: ClientGroup, client: str) -> bytes:
             ready = cohort.slot.ready.get(client, frozenset())
             given = cohort.slot.cohort.take(client)
             tensors |= {f"slot|{arm}|{name}": value for name, value in given.items()}
-    for arm, (moments, made) in group.moments.items():
-        row = group.arms[arm].places[client]
-        if not int(made[row]):
+    for arm, kept in group.moments.items():
+        found = kept.state(client)
+        if found is None:
             continue  # fresh ones: it has not trained yet, though others have
+        moments, made = found
         for name, (first, second) in moments.items():
-            tensors[f"first|{arm}|{name}"] = first[row].clone()
-            tensors[f"second|{arm}|{name}"] = second[row].clone()
-        tensors[f"made|{arm}|"] = made[row].reshape(1).clone()
+            tensors[f"first|{arm}|{name}"] = first
+            tensors[f"second|{arm}|{name}"] = second
+        tensors[f"made|{arm}|"] = made
     return encode(tensors, {"accept": group.accepts.get(client), "ready": sorted(ready)})
 
 
@@ -178,7 +178,10 @@ def load_clients(group: ClientGroup, messages: Mapping[str, Message]) -> None:
             slot = Slot(given, {**slot.ready, **came})
         group.arms[arm] = replace(loaded, deltas=dense, slot=slot)
         if arm in group.moments or any(parts["made", arm] for parts in saved.values()):
-            group.moments[arm] = _put_moments(group, arm, saved)
+            moments = group.moments_of(arm)
+            for client, parts in saved.items():
+                made = parts["made", arm].get("")
+                moments.restore(client, parts["first", arm], parts["second", arm], made)
     for client, message in messages.items():
         group.accepts.pop(client, None)
         if message.facts["accept"] is not None:
@@ -215,23 +218,6 @@ def _read_state(group: ClientGroup, client: str, message: Message) -> SavedParts
 
 def _shapes(tensors: Mapping[str, torch.Tensor]) -> dict[str, tuple[int, ...]]:
     return {name: tuple(value.shape) for name, value in tensors.items()}
-
-
-def _put_moments(
-    group: ClientGroup, arm: str, saved: Mapping[str, SavedParts]
-) -> tuple[Moments, torch.Tensor]:
-    """An arm's moments with some clients' replaced, by fresh ones where none were saved."""
-    before, count = group.moments_of(arm)
-    moments = {name: (m.clone(), v.clone()) for name, (m, v) in before.items()}
-    made = count.clone()
-    for client, parts in saved.items():
-        row = group.arms[arm].places[client]
-        made[row] = parts["made", arm].get("", torch.zeros(1))[0]
-        for name, (first, second) in moments.items():
-            none = torch.zeros_like(first[row])
-            first[row] = parts["first", arm].get(name, none).to(first)
-            second[row] = parts["second", arm].get(name, none).to(second)
-    return moments, made
 
 
 def score_on_test(

@@ -30,6 +30,7 @@ from atlas.ops.clustering.clusters import (
 )
 from atlas.ops.clustering.stability import LEVEL, bootstrap_stability, real_splits
 from atlas.ops.graph.affinity import rbf
+from atlas.runs.cores import undivided_numpy
 from atlas.runs.seeds import generator
 
 PURE = 0.8
@@ -116,10 +117,11 @@ def group_clients(
     if settings.method in KNOWN:
         labels = KNOWN[settings.method](tasks)
         return Clusters(settings.method, labels, score_partition(prints.features, labels))
-    tried = try_splits(prints, settings, seed, LEVEL)
-    labels = _pick(tried, settings, len(tasks))
-    if settings.k is None:
-        labels = _refine(examine, labels, inner or settings, seed)
+    with undivided_numpy():
+        tried = try_splits(prints, settings, seed, LEVEL)
+        labels = _pick(tried, settings, len(tasks))
+        if settings.k is None:
+            labels = _refine(examine, labels, inner or settings, seed)
     if settings.method == "permuted":
         order = generator(seed, "clusters", "permuted").permutation(len(labels))
         labels = canonical([labels[i] for i in order])

@@ -43,6 +43,7 @@ from atlas.ops.lowrank.mixing_sparse import (
     mix_linear,
     stack_sparse,
 )
+from atlas.runs.cores import side_by_side
 
 SPACES = {"core": "product"}
 """Where plain adapters are mixed in a space that is none of theirs."""
@@ -154,19 +155,23 @@ def mix_sparsely(
     align: str = "none",
     routes: Routes | None = None,
 ) -> Cohort:
-    """Apply sparse rows to a cohort; arguments as in `mix_cohort`."""
+    """Apply sparse rows to a cohort, a module on each core; arguments as in `mix_cohort`."""
     mixers = SPARSE_ROTATED if align == "rotate" else SPARSE_MIXERS
     mixed, ranks = dict(cohort.tensors), []
-    for i in range(len(cohort.layout.modules)):
-        layer, names = cohort.layer(i), cohort.layout.parts(i)
-        rows = cast(SharedRows, routed(weights, routes, i))
+
+    def mix_module(i: int) -> tuple[Tensor, Tensor, Tensor]:
+        layer, rows = cohort.layer(i), cast(SharedRows, routed(weights, routes, i))
         if cohort.layout.place(i):
-            both, size = [mix_linear(mixed[name], rows) for name in names], layer.ranks
-        elif space == "stack":
-            *both, size = stack_sparse(*layer, rows)
-        else:
-            both, size = [*mixers[SPACES.get(space, space)](*layer, rows)], layer.ranks
-        mixed.update(zip(names, both, strict=True))
+            p, q = (mix_linear(mixed[name], rows) for name in cohort.layout.parts(i))
+            return p, q, layer.ranks
+        if space == "stack":
+            return stack_sparse(*layer, rows)
+        return (*mixers[SPACES.get(space, space)](*layer, rows), layer.ranks)
+
+    modules = range(len(cohort.layout.modules))
+    found = side_by_side([partial(mix_module, i) for i in modules])
+    for i, (*both, size) in zip(modules, found, strict=True):
+        mixed.update(zip(cohort.layout.parts(i), both, strict=True))
         ranks.append(size.tolist())
     if heads == "mix":
         sets = canonical([member.label_set for member in cohort.members])

@@ -36,6 +36,9 @@ from atlas.federation.server import Server
 from atlas.federation.strategies.base import Strategy
 from atlas.ops.lowrank.factors import product_gap
 
+PAIRS_AT_ONCE = 64
+"""Pairs of clients whose factors are in memory twice over at a time."""
+
 
 def cluster_distance(cohort: Cohort, clusters: Sequence[int] | None) -> float | None:
     """Mean distance between the delta W of two clients of one cluster, all modules together.
@@ -56,7 +59,9 @@ def cluster_distance(cohort: Cohort, clusters: Sequence[int] | None) -> float | 
     for number in range(len(cohort.layout.modules)):
         layer = cohort.layer(number)
         a, b = layer.a.double(), layer.b.double() * layer.scales[:, None, None]
-        squares += product_gap((a[one], b[one]), (a[two], b[two])).cpu()
+        for some in torch.split(torch.arange(len(pairs)), PAIRS_AT_ONCE):
+            i, j = one[some], two[some]
+            squares[some] += product_gap((a[i], b[i]), (a[j], b[j])).cpu()
     return float(squares.sqrt().mean())
 
 
@@ -163,7 +168,7 @@ def deliver(
 
     Those in `own` hold the result already. They are sent no tensors, unless their reply was
     refused: then they get back the last good adapter the server has of them, where it would take
-    the place of what they hold.
+    the place of what they hold and the server has any.
 
     Args:
         server: Sends and receives.
@@ -175,7 +180,7 @@ def deliver(
     payloads, sent = {}, {}
     again = server.refused if rule.deliver != "global" else set()
     for client in mixed[0].clients:
-        given = client not in own or client in again
+        given = rule.sends == "adapters" and (client not in own or client in again)
         shut = shut_names(mixed[0].layout, news[client] if news else None)
         goes = partial(_goes, rule, shut)
         adapters = [c.take(client).only(goes) for c in mixed] if given else []
@@ -253,22 +258,24 @@ def describe_mixing(
     """W as it acted, how exact the first mixture is, and how much nearer it brought clusters.
 
     Where factors were aligned, also how far they were from a common gauge, before and after.
-    A client that took a share s of its row has (1-s) e_k + s W_k.
+    A client that took a share s of its row has (1-s) e_k + s W_k. Where nothing is sent, the server
+    knows no adapters, and so neither errors nor distances.
     """
     clients = mixing.trained.clients
     entry: dict[str, object] = {"cohort": mixing.trained.layout.backbone}
     offered = mixing.per_module()
     if offered and len(clients) <= LARGEST_LOGGED:
-        entry["error"] = describe_error(mixing.trained, mixing.mixed[0], offered[0])
-        if rule.align != "none":
-            entry["gauge"] = describe_gauge(mixing.trained, offered[0])
         effective = effective_weights(clients, offered, taken)
         effective = effective.mean(0) if effective.dim() == 3 else effective
-        distance = {
-            "trained": cluster_distance(mixing.trained, mixing.clusters),
-            "mixed": cluster_distance(mixing.mixed[0], mixing.clusters),
-        }
-        entry |= {"clients": list(clients), "weights": effective.tolist(), "distance": distance}
+        entry |= {"clients": list(clients), "weights": effective.tolist()}
+        if rule.sends == "adapters":
+            entry["error"] = describe_error(mixing.trained, mixing.mixed[0], offered[0])
+            entry["distance"] = {
+                "trained": cluster_distance(mixing.trained, mixing.clusters),
+                "mixed": cluster_distance(mixing.mixed[0], mixing.clusters),
+            }
+        if rule.align != "none":
+            entry["gauge"] = describe_gauge(mixing.trained, offered[0])
     return entry
 
 

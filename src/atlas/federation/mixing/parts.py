@@ -2,20 +2,30 @@
 
 Few clients are one part. Of many, a part is as many as have adapters of `PART_BYTES` together:
 whether the server keeps adapters in memory or on disk, the parts are the same, and so the bits.
+A mixture over more clients than a part is added up once, and every part receives it from the sum
+(`mixing/sums.py`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
 
 import numpy as np
 import torch
+from torch import Tensor
 
+from atlas.federation.adapters.adapter import factor_names, heads_of
 from atlas.federation.adapters.cohort import Cohort
 from atlas.federation.mixing.apply import Weights, mix_cohort
+from atlas.federation.mixing.sums import SummedRows, sum_rows
 from atlas.federation.routing.masks import Routes
 from atlas.ops.graph import sparse_rows as sparse
-from atlas.ops.graph.sparse_rows import LARGEST_DENSE, SharedRows
+from atlas.ops.graph.sparse_rows import LARGEST_DENSE, Places, SharedRows
+from atlas.ops.lowrank.factors import Layer
+from atlas.ops.lowrank.mixing_sums import SUMS
+from atlas.runs.cores import side_by_side
 
 PART_BYTES = 1 << 24
 """What the adapters of the clients of one part take."""
@@ -26,14 +36,121 @@ def parts_of(cohorts: Mapping[str, Cohort], clients: Sequence[str]) -> Iterator[
     everybody = sum(len(cohort.clients) for cohort in cohorts.values())
     size = max(1, len(clients))
     if everybody > LARGEST_DENSE:
-        size = max(1, PART_BYTES // max(client_bytes(cohort) for cohort in cohorts.values()))
+        size = min(part_size(cohort) for cohort in cohorts.values())
     for start in range(0, len(clients), size):
         yield list(clients[start : start + size])
+
+
+def part_size(cohort: Cohort) -> int:
+    """How many clients of a large cohort are a part."""
+    return max(1, PART_BYTES // client_bytes(cohort))
 
 
 def client_bytes(cohort: Cohort) -> int:
     """What one client's padded adapter takes."""
     return sum(value[0].nbytes for value in cohort.tensors.values())
+
+
+def together(cohort: Cohort, weights: Sequence[Weights], clients: Sequence[str]) -> list[str]:
+    """Some clients in an order in which a part needs few others; as they are where W is a matrix.
+
+    Args:
+        cohort: Whose clients they are.
+        weights: Each W that is offered; they have the same neighbours, so the first decides.
+        clients: Who receives.
+    """
+    first, size = weights[0], part_size(cohort)
+    if not isinstance(first, SharedRows) or len(clients) <= size:
+        return list(clients)
+    order = sparse.by_acquaintance(first, cohort.index(clients).numpy(), size)
+    return [cohort.clients[k] for k in order.tolist()]
+
+
+@dataclass
+class PartMixer:
+    """One W applied to a cohort, for a part of the clients at a time.
+
+    Attributes:
+        cohort: The adapters as trained.
+        weights: W of the whole cohort.
+        space: See `mix_cohort`.
+        heads: See `mix_cohort`.
+        align: See `mix_cohort`.
+        routes: See `mix_cohort`; of the whole cohort.
+    """
+
+    cohort: Cohort
+    weights: Weights
+    space: str
+    heads: str
+    align: str = "none"
+    routes: Routes | None = None
+    _kept: tuple[SummedRows, SharedRows] | None = field(default=None, init=False)
+
+    def mix(self, some: Sequence[str]) -> Cohort:
+        """The mixtures of some clients, in that order, from nothing but the adapters in them."""
+        weights = self.weights
+        if not isinstance(weights, SharedRows):
+            return self._whole(weights, some)
+        receivers = self.cohort.index(some).numpy()
+        large = self._large(weights, receivers)
+        if not len(large):
+            return self._whole(weights, some)
+        summed, rest = self._sums(weights, large)
+        return receive_sums(self._whole(rest, some), summed, receivers)
+
+    def _whole(self, weights: Weights, some: Sequence[str]) -> Cohort:
+        """Mixtures whose clients are all in memory."""
+        how = {"space": self.space, "heads": self.heads, "align": self.align}
+        return mix_part(self.cohort, weights, some, **how, routes=self.routes)
+
+    def _sums(self, weights: SharedRows, large: Places) -> tuple[SummedRows, SharedRows]:
+        """Large rows summed, and W in which whoever receives one keeps its own.
+
+        Parts mostly share their large rows; those of the last part are enough to keep.
+        """
+        if self._kept is None or not np.isin(large, self._kept[0].rows).all():
+            most = part_size(self.cohort)
+            summed = sum_rows(self.cohort, weights, large, most, space=self.space, heads=self.heads)
+            self._kept = summed, sparse.keep_own(weights, summed.place >= 0)
+        return self._kept
+
+    def _large(self, weights: SharedRows, receivers: Places) -> Places:
+        """The rows over more clients than a part that somebody here receives."""
+        plain = self.routes is None and self.align == "none" and not self.cohort.layout.cores
+        if not plain or self.space not in SUMS:
+            return np.empty(0, dtype=np.int64)
+        rows = np.unique(weights.which[receivers])
+        counts = np.diff(weights.rows.indptr)[rows]
+        found: Places = rows[counts > part_size(self.cohort)]
+        return found
+
+
+def receive_sums(part: Cohort, summed: SummedRows, receivers: Places) -> Cohort:
+    """A part in which those who receive a summed mixture have it.
+
+    Args:
+        part: Who receives one still has its own adapter here.
+        summed: The mixtures.
+        receivers: Where the part's clients are in the whole cohort.
+    """
+    tensors = dict(part.tensors)
+    rows, which = summed.receive(receivers)
+
+    def take(i: int) -> tuple[Tensor, Tensor]:
+        held = Layer(*(value[rows.to(value.device)] for value in part.layer(i)))
+        return summed.modules[i].take(which.to(held.a.device), held)
+
+    modules = part.layout.modules
+    taken = side_by_side([partial(take, i) for i in range(len(modules))])
+    for module, made in zip(modules, taken, strict=True):
+        for name, value in zip(factor_names(module), made, strict=True):
+            tensors[name] = tensors[name].index_copy(0, rows.to(value.device), value)
+    places, mixtures = summed.receive_heads(receivers)
+    for name in heads_of(summed.heads):
+        value = summed.heads[name][mixtures].to(tensors[name])
+        tensors[name] = tensors[name].index_copy(0, places.to(value.device), value)
+    return replace(part, tensors=tensors)
 
 
 def mix_part(  # noqa: PLR0913
@@ -46,7 +163,7 @@ def mix_part(  # noqa: PLR0913
     align: str = "none",
     routes: Routes | None = None,
 ) -> Cohort:
-    """The mixtures of some clients, in that order, from nothing but the adapters in them.
+    """The mixtures of some clients, in that order; everybody in them is in memory.
 
     Where all clients are asked for, or W is a matrix, the whole cohort is mixed.
 

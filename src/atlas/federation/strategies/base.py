@@ -83,6 +83,8 @@ class Strategy:
             a shared probe, or their model's `representation` of shared texts.
         anchor: What local training is pulled to: `start` (the adapter of the round's start), or
             `global` (a personal adapter beside the held one is pulled to what was delivered).
+        sends: Whether clients send what they trained. With `nothing`, W = I: the server has no
+            adapters, and clients hand theirs over once, when the run ends.
         trains: Which factors local training moves; an A that is not trained is not sent either.
         deliver: What becomes of a mixture: it takes the adapter's place (`replace`), is added to a
             dense change that the client keeps to itself, and the adapter starts again (`merge`), or
@@ -104,6 +106,7 @@ class Strategy:
     plans: Looks = "nothing"
     signature: Literal["none", "gradient", "representation"] = "none"
     anchor: Literal["none", "start", "global"] = "none"
+    sends: Literal["adapters", "nothing"] = "adapters"
     trains: Trains = "both"
     deliver: Delivery = "replace"
     budget: float = 1.0
@@ -115,7 +118,9 @@ class Strategy:
         return {"space": self.space, "align": self.align, "heads": self.heads}
 
     def travels(self, name: str) -> bool:
-        """Whether the tensor of that name ever leaves a client."""
+        """Whether the tensor of that name leaves a client before the run ends."""
+        if self.sends == "nothing":
+            return False
         if is_head(name):
             return self.heads == "mix"
         if is_gate(name):

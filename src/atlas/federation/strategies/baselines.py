@@ -33,7 +33,12 @@ FEDAVG_BODY = register(
 
 
 LOCAL = register(
-    Strategy(name="local", relation=scaled_identity, about="every client for itself; a baseline")
+    Strategy(
+        name="local",
+        relation=scaled_identity,
+        sends="nothing",
+        about="every client for itself; a baseline",
+    )
 )
 
 
@@ -51,6 +56,7 @@ POOLED = register(
         name="pooled",
         relation=scaled_identity,
         pool="task",
+        sends="nothing",
         about="the ceiling: one adapter per task, trained on all its clients' data",
     )
 )

@@ -125,6 +125,15 @@ def one_client_keeps_its_own(strategy: Strategy, view: View) -> str:
     return "" if own else "a single client does not keep its own adapter"
 
 
+def what_is_not_sent_is_not_mixed(strategy: Strategy, view: View) -> str:
+    """Under a strategy that sends nothing W is I: the server has nothing to mix."""
+    if strategy.sends != "nothing":
+        return ""
+    own = torch.eye(len(view.clients), dtype=torch.float64)
+    same = bool((weights_of(strategy, view).to(torch.float64) == own).all())
+    return "" if same else "sends is `nothing`, but W is not I"
+
+
 Law = Callable[[Strategy, View], str]
 LAWS: tuple[Law, ...] = (
     rows_are_shares,
@@ -132,5 +141,6 @@ LAWS: tuple[Law, ...] = (
     nothing_given_is_changed,
     the_same_twice,
     one_client_keeps_its_own,
+    what_is_not_sent_is_not_mixed,
 )
 """Each says what is wrong, or nothing."""

@@ -75,7 +75,7 @@ def kept_prints(
         InputError: If they do not fit this run.
     """
     found: dict[str, dict[str, Tensor]] = {}
-    for key, value in saved.tensors.items():
+    for key, value in saved.tensors.whole().items():
         client, _, name = key.partition("|")
         found.setdefault(client, {})[name] = value
     expected = federation.plan.print_shapes

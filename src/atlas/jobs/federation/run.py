@@ -6,19 +6,19 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-import torch
-
 from atlas.build.federation import Federation, build_federation
 from atlas.config.federation import FederationConfig
 from atlas.errors import InputError
+from atlas.federation.adapters.cohort import Cohort
 from atlas.federation.exchange.transport import Failure
+from atlas.federation.mixing.parts import parts_of
 from atlas.federation.rounds import run_rounds
 from atlas.federation.routing.masks import RouteState
 from atlas.jobs.federation.finish import ask_some, finish
 from atlas.jobs.federation.own_data import tell_data
 from atlas.jobs.federation.plan import plan_again, plan_start
 from atlas.jobs.runner import Snapshot
-from atlas.runs.checkpoint import Checkpoint
+from atlas.runs.checkpoint import Checkpoint, SavedTensors
 from atlas.runs.events import Observe, Progress
 from atlas.runs.folder import RunFolder
 
@@ -126,11 +126,7 @@ class FederationJob:
         found: Any = meta
         try:
             for backbone, cohort in state.cohorts.items():
-                kept = {
-                    name: _fitting(saved.tensors[f"{backbone}|{name}"], value)
-                    for name, value in cohort.tensors.items()
-                }
-                state.cohorts[backbone] = cohort.write(cohort.clients, kept)
+                _put_back(cohort, backbone, saved.tensors)
             state.signatures = {
                 client: saved.tensors[_SIGNATURE + client]
                 for client in self.federation.holders
@@ -142,14 +138,20 @@ class FederationJob:
             state.ledger.split |= found["split"]
             state.refused, state.failures = list(found["refused"]), list(found["failures"])
             state.routes = RouteState(**found.get("routes", {}))
-            blobs = {client: saved.blobs[client] for client in self.federation.holders}
             seconds = float(found["seconds"])
+            for some in parts_of(state.cohorts, list(self.federation.holders)):
+                self._load({client: saved.blobs[client] for client in some}, saved.number)
+        except InputError:
+            raise
         except (KeyError, TypeError, ValueError) as error:
             raise InputError(f"round {saved.number} does not fit this run: {error}") from error
+        return seconds
+
+    def _load(self, blobs: Mapping[str, bytes], number: int) -> None:
+        """Give some clients back what they saved."""
         for client, reply in sorted(self.federation.engine.ask("load", blobs).items()):
             if isinstance(reply, Failure):
-                raise InputError(f"round {saved.number}, client {client}: {reply.reason}")
-        return seconds
+                raise InputError(f"round {number}, client {client}: {reply.reason}")
 
     def finish(self, folder: RunFolder, observe: Observe, seconds: float) -> dict[str, Any]:
         """Test, export, summary."""
@@ -163,7 +165,24 @@ class FederationJob:
         plot_run(folder)
 
 
-def _fitting(value: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-    if value.shape != like.shape or value.dtype != like.dtype:
-        raise ValueError(f"a tensor has shape {tuple(value.shape)}, not {tuple(like.shape)}")
-    return value.to(like.device)
+ROWS_AT_ONCE = 64
+"""Clients whose rows of a saved tensor are in memory at a time."""
+
+
+def _put_back(cohort: Cohort, backbone: str, saved: SavedTensors) -> None:
+    """Write saved adapters into a cohort that nobody has used yet, some rows at a time.
+
+    Raises:
+        ValueError: If their sizes are others.
+    """
+    for name, value in cohort.tensors.items():
+        key = f"{backbone}|{name}"
+        if saved.shapes[key] != tuple(value.shape):
+            raise ValueError(f"a tensor has shape {saved.shapes[key]}, not {tuple(value.shape)}")
+        for start in range(0, len(value), ROWS_AT_ONCE):
+            some = slice(start, start + ROWS_AT_ONCE)
+            rows = saved.rows(key, some)
+            if rows.dtype != value.dtype:
+                raise ValueError(f"a tensor is of {rows.dtype}, not {value.dtype}")
+            value[some] = rows.to(value.device)
+            cohort.release()

@@ -158,4 +158,5 @@ class MemoryJob:
 
 def _of_arm(saved: Checkpoint, arm: str) -> dict[str, torch.Tensor]:
     start = f"{arm}|"
-    return {n.removeprefix(start): t for n, t in saved.tensors.items() if n.startswith(start)}
+    own = [name for name in saved.tensors if name.startswith(start)]
+    return {name.removeprefix(start): saved.tensors[name] for name in own}

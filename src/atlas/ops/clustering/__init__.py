@@ -5,7 +5,7 @@ from atlas.exports import exports
 __all__, __getattr__, __dir__ = exports(
     __name__,
     {
-        "clusters": ["adjusted_rand", "choose_k", "kmeans_partitions", "purity"],
+        "clusters": ["adjusted_rand", "kmeans_labels", "purity", "score_partition"],
         "stability": ["bootstrap_stability", "real_splits"],
     },
 )

@@ -96,30 +96,6 @@ def kmeans_labels(features: Floats | Tensor, k: int, seed: int) -> Labels:
     return canonical(found.tolist())
 
 
-def kmeans_partitions(features: Floats | Tensor, ks: Sequence[int], seed: int) -> list[KMetrics]:
-    """k-means and its metrics for each k; a k beyond the number of distinct points is left out."""
-    points = as_points(features)
-    distinct = len(np.unique(points, axis=0))
-    return [
-        score_partition(points, kmeans_labels(points, k, seed)) for k in ks if 1 <= k <= distinct
-    ]
-
-
-def choose_k(
-    features: Floats | Tensor, seed: int, largest: int = 8
-) -> tuple[KMetrics, list[KMetrics]]:
-    """The best-scoring k-means partition with k in 2..min(largest, n - 1), and all of them.
-
-    Equal scores go to the smaller k. Where no k can be tried (two clients, or all alike), the
-    best is one cluster and the list is empty.
-    """
-    points = as_points(features)
-    tried = kmeans_partitions(points, range(2, min(largest, len(points) - 1) + 1), seed)
-    if not tried:
-        return score_partition(points, [0] * len(points)), []
-    return max(tried, key=lambda found: (found.score, -found.k)), tried
-
-
 def spectral_partition(affinity: Floats | Tensor, k: int, seed: int) -> Labels:
     """Normalised spectral clustering (Ng, Jordan and Weiss 2001) of an affinity [n, n].
 

@@ -58,28 +58,6 @@ def bootstrap_stability(
     return float(np.mean([adjusted_rand(a, b) for a, b in combinations(found, 2)]))
 
 
-def split_is_real(
-    features_by_resample: Sequence[Floats | Tensor], k: int, seed: int, permutations: int
-) -> tuple[bool, float, float]:
-    """Whether k groups stand out from one Gaussian cloud (the null is at the top of this file).
-
-    Clients of one cloud are split with a chance of at most `LEVEL`, for a k fixed beforehand; for
-    a k that was picked by looking at the same clients ask `real_splits`. One cluster, a cluster
-    for every client, or clients that are all alike are never a real split.
-
-    Args:
-        features_by_resample: The clients' fingerprints [n, d], one or more resamples, the same
-            clients in the same order. A single one is judged where the split was found.
-        k: Clusters.
-        seed: Of the random rotations.
-        permutations: How many rotations, at least 19.
-
-    Returns:
-        The verdict, the observed share and the null's 95 % quantile, which it must exceed.
-    """
-    return real_splits(features_by_resample, [k], seed, permutations)[k]
-
-
 def real_splits(
     features_by_resample: Sequence[Floats | Tensor],
     ks: Sequence[int],
@@ -87,13 +65,17 @@ def real_splits(
     permutations: int,
     level: float = LEVEL,
 ) -> dict[int, tuple[bool, float, float]]:
-    """`split_is_real` for several k at once, so that one of them may be picked afterwards.
+    """Which numbers of groups stand out from one Gaussian cloud (the null is at the file's top).
+
+    One of them may be picked afterwards by looking at the same clients. One cluster, a cluster for
+    every client, or clients that are all alike are never a real split.
 
     The chance that *any* k splits one cloud is at most `level`: the same rotations serve every k,
     and the bar is set on the smallest p-value of each rotation (Westfall and Young's min-p).
 
     Args:
-        features_by_resample: As in `split_is_real`.
+        features_by_resample: The clients' fingerprints [n, d], one or more resamples, the same
+            clients in the same order. A single one is judged where the split was found.
         ks: Numbers of clusters.
         seed: Of the random rotations.
         permutations: How many rotations, at least len(ks) / level - 1.

@@ -16,6 +16,5 @@ __all__, __getattr__, __dir__ = exports(
         ],
         "neighbours": ["near_edges", "nearest_points"],
         "sparse_rows": ["SharedRows"],
-        "portions": ["divide"],
     },
 )

@@ -120,11 +120,6 @@ def even_steps(weights: Tensor) -> Tensor:
     return 1.0 / (1.0 + weights.square().sum(1))
 
 
-def laplacian(affinity: Tensor) -> Tensor:
-    """D - a: positive semidefinite for symmetric a, one null vector per component."""
-    return torch.diag(affinity.sum(1)) - affinity
-
-
 def group_shares(labels: Sequence[object], examples: Tensor) -> Tensor:
     """Strict averaging inside groups, weighted by examples; others count nothing."""
     same = within(torch.ones(len(labels), len(labels), dtype=torch.float64), labels)

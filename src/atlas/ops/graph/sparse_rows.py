@@ -193,3 +193,20 @@ def _restrict(weights: SharedRows, allowed: Any) -> SharedRows:  # noqa: ANN401 
     )
     found = SharedRows(tidy(shares), weights.which)
     return keep_own(found, (total == 0)[weights.which])
+
+
+def by_acquaintance(weights: SharedRows, clients: Places, most: int) -> Places:
+    """Some clients in an order in which those who learn from the same others are near each other.
+
+    It is the reverse order of Cuthill and McKee. Rows over more than `most` clients do not count:
+    through them everybody would be near everybody.
+    """
+    rows = weights.rows[weights.which[clients]].tocoo()
+    few = np.bincount(rows.row, minlength=len(clients))[rows.row] <= most
+    n = len(weights.which)
+    ends = (clients[rows.row[few]], rows.col[few])
+    graph = scipy.sparse.csr_array((np.ones(int(few.sum())), ends), shape=(n, n))
+    place = np.empty(n, dtype=np.int64)
+    place[scipy.sparse.csgraph.reverse_cuthill_mckee(graph)] = np.arange(n)
+    ordered: Places = clients[np.argsort(place[clients], kind="stable")]
+    return ordered

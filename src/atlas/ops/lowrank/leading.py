@@ -116,6 +116,8 @@ def receive(leading: Leading, which: Tensor, held: Layer) -> tuple[Tensor, Tenso
     resolved = (leading.sizes > 0).long().cumprod(1).sum(1)[which]
     for rank in torch.unique(held.ranks).tolist():
         whole = (held.ranks == rank) & (resolved >= rank)
+        if not bool(whole.any()):
+            continue  # the mixture may not even have so many directions
         for clients in torch.split(torch.nonzero(whole).flatten(), TOGETHER):
             part = Leading(*(value[which[clients], ..., :rank] for value in leading))
             a, b = _nearest_gauges(part, held.a[clients, :rank].to(torch.float64))

@@ -23,6 +23,8 @@ from atlas.ops.lowrank.mixing import cut_for, decompose
 
 BATCH = 1 << 21
 """Numbers gathered at a time, of each factor."""
+ALIKE = 0.8
+"""Rows with at least this share of the slots of the largest are solved with it."""
 
 
 class SlotTable(NamedTuple):
@@ -102,8 +104,11 @@ def solve(layer: Layer, rows: Edges, wanted: Places) -> Iterator[tuple[Places, L
     factor_a = layer.a.flatten(0, 1)
     factor_b = layer.b.transpose(1, 2).flatten(0, 1)
     while len(order):
-        # The largest last: what comes before it in a batch is filled up to its size.
-        size = max(1, BATCH // (int(slots[order[-1]]) * width + 1))
+        # The largest last: what comes before it in a batch is filled up to its size, and so costs
+        # as much; few are filled up by much.
+        most = int(slots[order[-1]])
+        size = max(1, BATCH // (most * width + 1))
+        size = min(size, int((slots[order] >= ALIKE * most).sum()))
         batch, order = order[-size:], order[:-size]
         table = slot_table(rows[batch], ranks, layer.scales.cpu().numpy(), largest)
         slot, strength = table.slot.to(layer.a.device), table.strength.to(layer.a.device)
@@ -175,9 +180,14 @@ def mix_b_sparse(
     a: Tensor, b: Tensor, ranks: Tensor, scales: Tensor, weights: SharedRows
 ) -> tuple[Tensor, Tensor]:
     """`mix_b`: scale * B alone."""
-    scale, used = scales.to(b.dtype)[:, None, None], rank_mask(ranks, b.shape[2])
-    mixed = mix_linear(b * scale, weights) / scale * used[:, None, :]
-    return a, torch.where(_own(weights, b), b, mixed)
+    mixed = mix_linear(b * scales.to(b.dtype)[:, None, None], weights)
+    return a, torch.where(_own(weights, b), b, own_b(mixed, ranks, scales))
+
+
+def own_b(mixed: Tensor, ranks: Tensor, scales: Tensor) -> Tensor:
+    """The B of each client [n, d_out, R] from its mixture of scale * B, cut to its rank."""
+    scale, used = scales.to(mixed.dtype)[:, None, None], rank_mask(ranks, mixed.shape[2])
+    return mixed / scale * used[:, None, :]
 
 
 def mix_rotated_sparse(

@@ -1,11 +1,9 @@
-"""Very many clients: planned from a sample, mixed on disk; the same as all at once."""
+"""Very many clients, planned from a sample: the same as all at once."""
 
 from functools import partial
 
-import numpy as np
 import pytest
 import torch
-from scipy.sparse import csr_array
 
 from atlas.config.plan import ClusterSettings, FingerprintSettings
 from atlas.federation.fingerprints import clusters_sampled as grouping_large
@@ -19,92 +17,13 @@ from atlas.federation.fingerprints.clusters_sampled import (
 )
 from atlas.federation.fingerprints.compare import compare_prints
 from atlas.federation.fingerprints.compare_streamed import compare_many
-from atlas.federation.mixing.apply import mix_cohort
-from atlas.federation.state.disk import DiskState, Generation
-from atlas.federation.state.disk_mixing import mix_on_disk, store_cohort
 from atlas.ops.clustering.clusters import adjusted_rand
-from atlas.ops.graph.sparse_rows import SharedRows, group_rows, share_rows
 from tests.federation.fingerprints.test_clusters import examine_of, one_cloud
 from tests.federation.fingerprints.test_clusters import planted as planted_groups
 from tests.federation.strategies.test_relations_sparse import make_cohort, make_sketches
 
 N = 90
 SETTINGS = FingerprintSettings(parts=["text", "label"], head=False, folds=8)
-
-
-def ring(n=N):
-    """Everybody learns from two others; some keep their own."""
-    dense = 0.5 * np.eye(n) + 0.3 * np.eye(n)[np.arange(1, n + 1) % n] + 0.2 * np.eye(n)[::-1]
-    dense[::7] = np.eye(n)[::7]
-    return share_rows(csr_array(dense))
-
-
-def means(n=N):
-    return group_rows([k % 4 for k in range(n)], torch.arange(1.0, n + 1))
-
-
-def both(n=N):
-    """Half of the clients hold a mean of their group, the others have rows of their own."""
-    dense = ring(n).dense()
-    dense[::2] = means(n).dense()[::2]
-    return share_rows(csr_array(dense.numpy()))
-
-
-@pytest.mark.parametrize("weights", [ring(), means(), both()], ids=["rows", "means", "both"])
-@pytest.mark.parametrize(("most", "workers"), [(500, 1), (12, 1), (12, 3)])
-def test_a_shelf_is_mixed_as_a_cohort_is(tmp_path, weights, most, workers):
-    cohort, disk = make_cohort(N), DiskState(tmp_path)
-    store_cohort(disk, cohort)
-    told = []
-    found = mix_on_disk(
-        disk, weights, workers=workers, most=most, progress=lambda *step: told.append(step)
-    )
-    wanted = mix_cohort(cohort, weights, space="product", heads="mix")
-    for name, value in wanted.tensors.items():
-        assert torch.allclose(found.read(name, slice(None)), value, atol=1e-9, rtol=0), name
-    own = torch.from_numpy(np.diag(weights.dense().numpy()) == 1.0)
-    for name, value in cohort.tensors.items():
-        assert torch.equal(found.read(name, slice(None))[own], value[own])
-    assert torch.equal(
-        found.read("ranks", slice(None)), torch.tensor([m.ranks for m in cohort.members])
-    )
-    assert found.clients == cohort.clients
-    assert told == [("mixing", i + 1, 4) for i in range(4)]
-
-
-def test_no_more_clients_are_read_at_a_time_than_may_be(tmp_path, monkeypatch):
-    cohort, disk = make_cohort(N), DiskState(tmp_path)
-    store_cohort(disk, cohort)
-    read, sizes = Generation.read, []
-
-    def watched(self, name, rows):
-        found = read(self, name, rows)
-        if "/" in name:
-            sizes.append(len(found))
-        return found
-
-    monkeypatch.setattr(Generation, "read", watched)
-    mix_on_disk(disk, both(), most=12)
-    assert max(sizes) <= 12
-    assert sum(sizes) < 4 * 6 * N, "nobody is read again and again"
-
-
-def test_a_mixture_that_fails_leaves_the_shelf_as_it_was(tmp_path, monkeypatch):
-    cohort, disk = make_cohort(N), DiskState(tmp_path)
-    store_cohort(disk, cohort)
-    write = Generation.write
-
-    def full_disk(self, name, rows, values):
-        if name.startswith("head/"):
-            raise OSError("no space left on device")
-        write(self, name, rows, values)
-
-    monkeypatch.setattr(Generation, "write", full_disk)
-    with pytest.raises(OSError, match="no space"):
-        mix_on_disk(disk, ring(), workers=2, most=12)
-    assert len(list(tmp_path.iterdir())) == 1
-    for name, value in cohort.tensors.items():
-        assert torch.equal(disk.latest().read(name, slice(None)), value)
 
 
 def many_sketches(n, groups=5, seed=0):
@@ -196,18 +115,3 @@ def test_a_plan_of_many_goes_through_the_sample(small_sample):
         list(tasks.values()),
     )
     assert plan_many(crowd, settings, None, 0)[1] is None
-
-
-def test_a_shared_row_is_held_once_on_the_way(tmp_path):
-    """The control of the whole: rows in common and rows apart give the same adapters."""
-    cohort = make_cohort(N)
-    weights = means()
-    apart = SharedRows(weights.rows[weights.which], np.arange(N))
-    found = []
-    for number, one in enumerate((weights, apart)):
-        disk = DiskState(tmp_path / str(number))
-        store_cohort(disk, cohort)
-        found.append(mix_on_disk(disk, one, most=30))
-    for name in cohort.tensors:
-        one, two = (held.read(name, slice(None)) for held in found)
-        assert torch.allclose(one, two, atol=1e-10)
