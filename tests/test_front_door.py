@@ -2,6 +2,7 @@
 
 import importlib
 import json
+import os
 import pkgutil
 import subprocess
 import sys
@@ -155,3 +156,27 @@ def test_there_is_nothing_else_at_the_front():
     assert set(atlas.__all__) == {"Run", "__version__", "compare", "open_run", "plan", "run"}
     with pytest.raises(AttributeError, match="no attribute 'train'"):
         atlas.train  # noqa: B018
+
+
+def wait_policy(**environment):
+    """What torch's threads are told in a process that imports atlas."""
+    script = "import os, atlas, torch; print(os.environ.get('OMP_WAIT_POLICY'))"
+    kept = {k: v for k, v in os.environ.items() if k not in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")}
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**kept, "OMP_DISPLAY_ENV": "true", **environment},
+    )
+    shown = [line for line in done.stderr.splitlines() if "OMP_WAIT_POLICY" in line]
+    return done.stdout.strip(), {line.split("'")[1] for line in shown if "'" in line}
+
+
+def test_threads_wait_asleep_unless_the_user_says_otherwise():
+    told, shown = wait_policy()
+    assert told == "PASSIVE" and shown <= {"PASSIVE"}
+    assert shown, "the library of torch's threads has read it"
+    told, shown = wait_policy(OMP_WAIT_POLICY="ACTIVE")
+    assert told == "ACTIVE" and shown == {"ACTIVE"}
+    assert wait_policy(GOMP_SPINCOUNT="1000")[0] == "None"

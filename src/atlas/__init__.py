@@ -4,12 +4,19 @@
 is imported before one of them is called.
 """
 
+import os
 from typing import TYPE_CHECKING
 
 from atlas.exports import exports
 
 if TYPE_CHECKING:
     from atlas.jobs.api import Run, compare, open_run, plan, run
+
+# Threads of torch wait for each other asleep instead of spinning, which on a shared machine takes
+# the cores from those they wait for (docs/speed.md). It is read when torch is loaded, so it is set
+# here; whoever has set either of these is obeyed.
+if "GOMP_SPINCOUNT" not in os.environ:
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 __version__ = "0.1.0"
 __all__ = ["Run", "__version__", "compare", "open_run", "plan", "run"]

@@ -14,7 +14,7 @@ from atlas.backbones.export import check_base, load_adapter
 from atlas.backbones.load import build_tiny_causal, load_backbone
 from atlas.backbones.quantised import QuantisedLinear
 from atlas.backbones.smollm import smollm_folder
-from atlas.config.federation import BackboneSettings
+from atlas.config.training import BackboneSettings
 from atlas.errors import InputError
 from atlas.federation.adapters.adapter import Adapter
 from atlas.federation.batching.forward import adapters_active

@@ -11,14 +11,10 @@ import torch
 from atlas.backbones.compiled import check_adapted
 from atlas.backbones.load import load_backbone
 from atlas.backbones.transformer import TransformerBackbone
-from atlas.config.federation import (
-    AdapterSettings,
-    FederationConfig,
-    ServerSettings,
-    TrainSettings,
-)
+from atlas.config.federation import FederationConfig, ServerSettings
 from atlas.config.messages import nearest
 from atlas.config.plan import PROFILES, DeviceSettings
+from atlas.config.training import AdapterSettings, TrainSettings
 from atlas.engines.local.groups import ClientGroup
 from atlas.errors import InputError
 from atlas.federation.adapters.adapter import Layout, Member

@@ -10,8 +10,8 @@ from typing import Annotated, Literal, get_args, get_type_hints
 
 from pydantic import ConfigDict, Field, model_validator
 
-from atlas.config.federation import CLIENT_ID
 from atlas.config.plan import Count, Device, Positive, Settings, Share
+from atlas.config.training import CLIENT_ID
 from atlas.errors import InputError
 
 ArmName = Literal["memory", "window", "detached"]

@@ -12,8 +12,8 @@ from typing import Any, TypeAlias
 
 from pydantic import BaseModel, ValidationError
 
-from atlas.config.federation import CLIENT_ID
 from atlas.config.plan import DEVICE
+from atlas.config.training import CLIENT_ID
 
 Schema: TypeAlias = dict[str, Any]
 

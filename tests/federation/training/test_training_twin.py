@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from atlas.backbones.load import load_backbone
-from atlas.config.federation import EarlyStopSettings, TrainSettings
+from atlas.config.training import EarlyStopSettings, TrainSettings
 from atlas.federation.adapters.adapter import Layout, Member
 from atlas.federation.adapters.cohort import initial_cohort
 from atlas.federation.batching.forward import Model, stack_cohorts

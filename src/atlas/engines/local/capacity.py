@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from atlas.config.federation import TrainSettings
+from atlas.config.training import TrainSettings
 from atlas.engines.local.groups import ClientGroup
 from atlas.federation.adapters.cohort import Cohort
 from atlas.federation.batching.forward import stack_cohorts

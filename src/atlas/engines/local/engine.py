@@ -6,8 +6,8 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
-from atlas.config.federation import TrainSettings
 from atlas.config.plan import FingerprintSettings, RelevanceSettings
+from atlas.config.training import TrainSettings
 from atlas.engines.local.capacity import take_ranks, take_split, tell_capacity, trial_bytes
 from atlas.engines.local.deliver import (
     arm_in_use,

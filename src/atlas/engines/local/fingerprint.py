@@ -13,8 +13,8 @@ from dataclasses import replace
 
 import torch
 
-from atlas.config.federation import TrainSettings
 from atlas.config.plan import FingerprintSettings
+from atlas.config.training import TrainSettings
 from atlas.engines.local.groups import ClientGroup
 from atlas.federation.adapters.adapter import adapter_sha256
 from atlas.federation.batching.forward import Stack, stack_cohorts

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import torch
 
-from atlas.config.federation import TrainSettings
+from atlas.config.training import TrainSettings
 from atlas.engines.local.groups import ClientGroup
 from atlas.federation.adapters.changes import scalar_betas
 from atlas.federation.batching.forward import stack_cohorts

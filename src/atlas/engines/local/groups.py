@@ -14,7 +14,7 @@ from typing import Literal
 
 import torch
 
-from atlas.config.federation import Weighing
+from atlas.config.training import Weighing
 from atlas.engines.local.moments import KeptMoments
 from atlas.federation.adapters.adapter import Adapter, adapter_shapes
 from atlas.federation.adapters.cohort import Cohort, Slot

@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from atlas.config.federation import Weighing
+from atlas.config.training import Weighing
 from atlas.federation.batching.backbone import Inputs
 from atlas.federation.batching.forward import Batch, Model
 from atlas.federation.batching.packing import PackedPlan, pack

@@ -2,8 +2,9 @@
 
 The file is temporary and has no name, so that it is gone with the process however that ends; it
 lies where `ATLAS_CACHE` says, or else where temporary files go. Its tensors are mapped, and pages
-are given back after every use. A cohort in memory is replaced when a client's adapter changes; here
-the client's rows are written into, since a copy of all would cost what the file is to save.
+are given back after every tensor, since with a row the system maps what lies around it. A cohort in
+memory is replaced when a client's adapter changes; here the client's rows are written into, since a
+copy of all would cost what the file is to save.
 """
 
 from __future__ import annotations
@@ -91,7 +92,7 @@ class DiskCohort(Cohort):
         """This cohort, after the given clients' tensors were replaced in it."""
         for client, adapter in adapters.items():
             put_row(self.tensors, self.places[client], adapter)
-        self.file.release()
+            self.file.release()
         return self
 
     def write(self, clients: Sequence[str], tensors: Mapping[str, Tensor]) -> DiskCohort:
@@ -99,16 +100,20 @@ class DiskCohort(Cohort):
         rows = self.index(clients)
         for name, value in self.tensors.items():
             value[rows] = tensors[name]
-        self.file.release()
+            self.file.release()
         return self
 
     def select(self, clients: Sequence[str]) -> Cohort:
         """The sub-cohort of `clients` in memory."""
-        found = super().select(clients)
-        self.file.release()
-        return Cohort(
-            found.layout, found.members, found.tensors, found.trains, found.deltas, found.slot
-        )
+        rows = self.index(clients)
+        members = tuple(self.members[i] for i in rows.tolist())
+        tensors = {}
+        for name, value in self.tensors.items():
+            tensors[name] = value.index_select(0, rows)
+            self.file.release()
+        deltas = {client: self.deltas[client] for client in clients if client in self.deltas}
+        slot = self.slot and self.slot.select(clients)
+        return Cohort(self.layout, members, tensors, self.trains, deltas, slot)
 
     def release(self) -> None:
         """Give the pages back that were read."""

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from atlas.config.federation import TrainSettings
+from atlas.config.training import TrainSettings
 from atlas.federation.adapters.adapter import Layout
 from atlas.federation.batching.forward import Stack
 from atlas.federation.batching.store import ExampleStore, Rows

@@ -11,7 +11,7 @@ from threading import Event, Lock
 import torch
 from torch import Tensor
 
-from atlas.config.federation import TrainSettings
+from atlas.config.training import TrainSettings
 from atlas.federation.batching.forward import Stack
 from atlas.federation.batching.store import PASS_TOKENS, ExampleStore, Rows, banded
 from atlas.federation.training.loop import Clock, Course, Fitted, StepProgress, fit, plan_batches

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from atlas.config.federation import TrainSettings
+from atlas.config.training import TrainSettings
 from atlas.federation.adapters.adapter import Layout, is_core, is_gate, is_head
 from atlas.federation.batching.forward import Stack, run
 from atlas.federation.batching.store import ExampleStore, Rows
