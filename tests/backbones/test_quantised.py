@@ -160,7 +160,7 @@ def test_an_adapter_trains_and_reloads_to_the_bit(stories, tmp_path):
     merged = load_backbone(str(tmp_path / "merged"))
     assert type(merged.linears(0)["layers.0.self_attn.q_proj"]) is nn.Linear
     prompt = ["how much is 7?\n"]
-    assert generate_answers(one.model, one.stack, prompt, 4) == merged.generate(prompt, 4)
+    assert generate_answers(one.model, one.stack, prompt, one.limits) == merged.generate(prompt, 4)
 
 
 @needs_library

@@ -155,7 +155,7 @@ def asking(
         texts=texts,
         prompt=prompt,
         start=backbone.specials.start([0]),
-        room=backbone.max_positions - limits.max_new_tokens,
+        room=min(backbone.max_positions - limits.max_new_tokens, limits.max_length),
         new=limits.max_new_tokens,
         pad=backbone.specials.pad,
         stops=list(backbone.stops) or None,

@@ -313,14 +313,16 @@ class TransformerBackbone:
         self._require_causal("losses of tokens")
         return token_losses(self._normed(hidden), self.model.lm_head.weight, targets)
 
-    def generate(self, prompts: Sequence[str], max_new_tokens: int) -> list[str]:
+    def generate(
+        self, prompts: Sequence[str], max_new_tokens: int, max_length: int | None = None
+    ) -> list[str]:
         """Greedy continuations of prompts, all in one batch [len(prompts), T, D]."""
         self._require_causal("generation")
         if max_new_tokens >= self.max_positions:
             raise InputError(f"max_new_tokens {max_new_tokens}: must be below {self.max_positions}")
         if not prompts or max_new_tokens < 1:
             return [""] * len(prompts)
-        room = self.max_positions - max_new_tokens
+        room = min(self.max_positions - max_new_tokens, max_length or self.max_positions)
         rows = [prompt_row(ids, room, self.specials) for ids in encode(self.tokenizer, prompts)]
         new = generate_greedily(self.model, rows, max_new_tokens, self.specials.pad, self.stops)
         texts: list[str] = self.tokenizer.batch_decode(new, skip_special_tokens=True)

@@ -152,10 +152,10 @@ def test_clients_are_ranked_and_written_together_as_each_alone():
         single = stack_cohorts([cohort.select([name])])
         assert score_answers(group.model, single, [part], group.limits) == [found]
     prompts = [[example.texts[0] for example in some] for _, some in parts]
-    ours = generate_rows(group.model, stack, prompts, 4)
+    ours = generate_rows(group.model, stack, prompts, group.limits)
     rows = zip(cohort.clients, prompts, strict=True)
     alone = [
-        generate_answers(group.model, stack_cohorts([cohort.select([name])]), own, 4)
+        generate_answers(group.model, stack_cohorts([cohort.select([name])]), own, group.limits)
         for name, own in rows
     ]
     assert ours == alone and len({tuple(own) for own in ours}) > 5
@@ -203,13 +203,13 @@ def test_generation_sees_the_adapter():
     federation = assemble(causal_config(), [client("e1", ECHO, free, 1)])
     group = federation.engine.groups[0]
     stack = stack_cohorts([group.arms["held"]])
-    plain = generate_answers(group.model, stack, ["Q: ab A:"], 4)
+    plain = generate_answers(group.model, stack, ["Q: ab A:"], group.limits)
     loud = {
         name: torch.randn(value.shape, generator=torch.Generator().manual_seed(2)) * 2
         for name, value in stack.tensors.items()
     }
     changed = generate_answers(
-        group.model, stack.__class__(loud, stack.scales, stack.labels), ["Q: ab A:"], 4
+        group.model, stack.__class__(loud, stack.scales, stack.labels), ["Q: ab A:"], group.limits
     )
     assert plain == group.model.backbone.generate(["Q: ab A:"], 4)
     assert changed != plain

@@ -16,7 +16,7 @@ from atlas.federation.exchange.message import decode, encode
 from atlas.federation.exchange.transport import Failure
 from atlas.federation.mixing.deliver import pack_mixtures, unpack_mixtures
 from atlas.federation.rounds import run_round
-from atlas.federation.training.evaluate import generate_answers, score_labels
+from atlas.federation.training.evaluate import Limits, generate_answers, score_labels
 from tests.engines.local import test_causal as causal
 from tests.federation.mixing.test_unequal_ranks import UNEQUAL, change
 from tests.federation.test_rounds import hashes, play
@@ -271,7 +271,7 @@ def test_generated_answers_see_the_dense_change():
     found = []
     for deltas in ({}, {"e1": loud}):
         stack = stack_cohorts([replace(cohort, deltas=deltas).select(["e1"])])
-        found.append(generate_answers(model, stack, ["Q: ab A:"], 4))
+        found.append(generate_answers(model, stack, ["Q: ab A:"], Limits(32, 4)))
     assert found[0] != found[1]
 
 

@@ -220,8 +220,13 @@ class Backbone(Protocol):
         """Language-model logits [..., V] from rows of the last block's output [..., D]."""
         ...
 
-    def generate(self, prompts: Sequence[str], max_new_tokens: int) -> list[str]:
-        """Greedy continuations of prompts (under whatever adapters are active)."""
+    def generate(
+        self, prompts: Sequence[str], max_new_tokens: int, max_length: int | None = None
+    ) -> list[str]:
+        """Greedy continuations of prompts (under whatever adapters are active).
+
+        What a prompt has beyond `max_length` tokens is cut from its left.
+        """
         ...
 
     def twins(self, count: int) -> Sequence[Backbone]:

@@ -18,7 +18,7 @@ from atlas.ops.metrics import class_scores, scored_part, text_scores
 from atlas.runs.cores import cores_for, shared_first
 
 EVALUATION_BATCH = 64
-GENERATION_BATCH = 32
+GENERATION_BATCH = 16
 """Most texts that are written together, of all rows: each keeps its keys and values."""
 Counting = Callable[[int, int], None]
 """Called with (done, total)."""
@@ -192,7 +192,7 @@ def score_answers(
     for name in dict.fromkeys(parts[row][0].name for row in free):
         own = [row for row in free if parts[row][0].name == name]
         prompts = [[example.texts[0] for example in parts[row][1]] for row in own]
-        answers = generate_rows(model, _some(stack, own), prompts, limits.max_new_tokens, written)
+        answers = generate_rows(model, _some(stack, own), prompts, limits, written)
         for row, told in zip(own, answers, strict=True):
             found[row] = _score_texts(*parts[row], told)
     return [found[row] for row in range(len(parts))]
@@ -209,10 +209,10 @@ def _score_texts(task: Task, examples: Sequence[Example], answers: Sequence[str]
 
 
 def generate_answers(
-    model: Model, stack: Stack, prompts: Sequence[str], max_new_tokens: int
+    model: Model, stack: Stack, prompts: Sequence[str], limits: Limits
 ) -> list[str]:
     """Greedy answers under a single row's adapter."""
-    return generate_rows(model, stack, [prompts], max_new_tokens)[0]
+    return generate_rows(model, stack, [prompts], limits)[0]
 
 
 @torch.no_grad()
@@ -220,10 +220,10 @@ def generate_rows(
     model: Model,
     stack: Stack,
     prompts: Sequence[Sequence[str]],
-    max_new_tokens: int,
+    limits: Limits,
     progress: Counting | None = None,
 ) -> list[list[str]]:
-    """Greedy answers to each row's own prompts, under its own adapter.
+    """Greedy answers to each row's own prompts, as long as trained on, under its own adapter.
 
     Rows are generated together, as many prompts of each as fit a batch; one that has run out
     of prompts takes no part.
@@ -242,7 +242,7 @@ def generate_rows(
             for i in range(width)
         ]
         with adapters_active(model, _some(stack, rows)):
-            made = model.backbone.generate(some, max_new_tokens)
+            made = model.backbone.generate(some, limits.max_new_tokens, limits.max_length)
         for place, row in enumerate(rows):
             answers[row] += made[place * width : (place + 1) * width]
         if progress:

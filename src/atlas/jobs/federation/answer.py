@@ -110,8 +110,7 @@ def predict_texts(folder: RunFolder, client: str, texts: Sequence[str]) -> dict[
     record: dict[str, object] = dict(zip(fields, texts, strict=True))
     if chosen.task.kind == "causal":
         prompt = render_prompt(chosen.task, texts)
-        limit = chosen.limits.max_new_tokens
-        answer = generate_answers(chosen.model, chosen.stack, [prompt], limit)[0]
+        answer = generate_answers(chosen.model, chosen.stack, [prompt], chosen.limits)[0]
         return {"client": client, "task": chosen.task.name, "answer": answer.strip()}
     record[chosen.task.label] = 0
     store = chosen.store([read_example(chosen.task, record, "the given text")])
