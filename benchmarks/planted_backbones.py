@@ -38,6 +38,8 @@ ARMS = {
     "across, rotated": {"strategy": "mosaic", "align": {"method": "rotated"}},
     "across, unpaired": {"strategy": "mosaic", "align": {"method": "unpaired"}},
     "across, random": {"strategy": "mosaic", "align": {"method": "random"}},
+    "across, 40 %": {"strategy": "mosaic-adaptive"},
+    "40 % at random": {"strategy": "mosaic-adaptive", "route": {"choice": "random"}},
 }
 
 
@@ -139,6 +141,7 @@ def main() -> None:
         wide = widened_twin(source, folder / "wide", width=96, before=(0, 0))
         names = [str(narrow), str(wide)]
         teach(names, given, folder / "data")
+        traffic: dict[str, tuple[int, int]] = {}
         found: dict[str, list[float]] = {"alone": [], **{name: [] for name in given.arms}}
         for seed in given.seeds:
             for name in given.arms:
@@ -146,6 +149,7 @@ def main() -> None:
                 summary = start_run(config, folder / "runs").summary
                 assert summary is not None
                 losses = summary["loss"]
+                traffic[name] = summary["bytes"]["up"], summary["bytes"]["down"]
                 found[name].append(statistics.fmean(losses["clients"].values()))
                 if len(found["alone"]) < len(found[name]):
                     found["alone"].append(statistics.fmean(losses["alone"].values()))
@@ -153,7 +157,9 @@ def main() -> None:
     print(f"{'arm':20}" + "".join(f"  seed {s}" for s in given.seeds) + "    mean")
     for name, values in found.items():
         cells = "".join(f"{value:8.4f}" for value in values)
-        print(f"{name:20}{cells}{statistics.fmean(values):8.4f}")
+        up, down = traffic.get(name, (0, 0))
+        sent = f"  {up / 1e3:.0f} kB up, {down / 1e3:.0f} kB down" if up else ""
+        print(f"{name:20}{cells}{statistics.fmean(values):8.4f}{sent}")
 
 
 if __name__ == "__main__":
