@@ -34,7 +34,8 @@ TEXTS = 720
 ARMS = {
     "equal backbones": {"strategy": "simgrad", "adapter": {"kind": "pq"}},
     "across, paired": {"strategy": "mosaic"},
-    "across, cca": {"strategy": "mosaic", "align": {"method": "cca"}},
+    "across, whole": {"strategy": "mosaic", "adapter": {"sends": "whole"}},
+    "equal, whole": {"strategy": "simgrad", "adapter": {"kind": "pq", "sends": "whole"}},
     "across, rotated": {"strategy": "mosaic", "align": {"method": "rotated"}},
     "across, unpaired": {"strategy": "mosaic", "align": {"method": "unpaired"}},
     "across, random": {"strategy": "mosaic", "align": {"method": "random"}},
@@ -129,7 +130,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=8)
     parser.add_argument("--epochs", type=int, default=4)
     parser.add_argument("--lr", type=float, default=0.03)
-    parser.add_argument("--gate-lr", type=float, default=0.01)
+    parser.add_argument("--gate-lr", type=float, default=0.03)
     parser.add_argument("--strength", type=float, default=0.25)
     parser.add_argument("--arms", nargs="+", default=list(ARMS))
     given = parser.parse_args()
@@ -142,7 +143,8 @@ def main() -> None:
         names = [str(narrow), str(wide)]
         teach(names, given, folder / "data")
         traffic: dict[str, tuple[int, int]] = {}
-        found: dict[str, list[float]] = {"alone": [], **{name: [] for name in given.arms}}
+        found: dict[str, list[float]] = {name: [] for name in given.arms}
+        solo: dict[str, list[float]] = {name: [] for name in given.arms}
         for seed in given.seeds:
             for name in given.arms:
                 config = settings(names, seed, ARMS[name], given, folder / "data")
@@ -151,15 +153,17 @@ def main() -> None:
                 losses = summary["loss"]
                 traffic[name] = summary["bytes"]["up"], summary["bytes"]["down"]
                 found[name].append(statistics.fmean(losses["clients"].values()))
-                if len(found["alone"]) < len(found[name]):
-                    found["alone"].append(statistics.fmean(losses["alone"].values()))
-            print(seed, {k: round(v[-1], 4) for k, v in found.items()}, flush=True)
-    print(f"{'arm':20}" + "".join(f"  seed {s}" for s in given.seeds) + "    mean")
+                solo[name].append(statistics.fmean(losses["alone"].values()))
+            told = {k: (round(v[-1], 4), round(solo[k][-1], 4)) for k, v in found.items()}
+            print(seed, told, flush=True)
+    print(f"{'arm':20}" + "".join(f"  seed {s}" for s in given.seeds) + "    mean   alone")
     for name, values in found.items():
         cells = "".join(f"{value:8.4f}" for value in values)
         up, down = traffic.get(name, (0, 0))
         sent = f"  {up / 1e3:.0f} kB up, {down / 1e3:.0f} kB down" if up else ""
-        print(f"{name:20}{cells}{statistics.fmean(values):8.4f}{sent}")
+        print(
+            f"{name:20}{cells}{statistics.fmean(values):8.4f}{statistics.fmean(solo[name]):8.4f}{sent}"
+        )
 
 
 if __name__ == "__main__":

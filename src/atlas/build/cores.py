@@ -49,6 +49,11 @@ def adapter_kind(config: FederationConfig, strategy: Strategy) -> AdapterKind:
             "adapter.kind: pq, but cores are of one rank for all clients; set adapter.rank, "
             "ranks.method=fixed and no adapter.ranks"
         )
+    if config.adapter.sends == "whole" and config.adapter.gate != "scalar":
+        raise InputError(
+            f"adapter.sends: whole, but gate {config.adapter.gate} weighs every token by itself; "
+            "allowed: local, or adapter.gate=scalar"
+        )
     if config.adapter.others and (config.route.budget or strategy.budget) < 1:
         raise InputError(
             f"adapter.others: {config.adapter.others}, but some modules are not to travel, and "

@@ -286,6 +286,7 @@ def _group(
         shares=SHARES if strategy.keep_best or free else (1.0,),
         accepting="fittest" if free else "unless worse",
         deliver=strategy.deliver,
+        sends=config.adapter.sends if strategy.deliver == "global" else "local",
         signing=signature_stores(config),
     )
 

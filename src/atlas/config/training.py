@@ -79,6 +79,11 @@ class AdapterSettings(Settings):
     placement: Literal["last", "spread"] = Field(
         "last", description="which ones: the last, or evenly over the depth, the last among them"
     )
+    sends: Literal["local", "whole"] = Field(
+        "local",
+        description="which core travels where one stands beside it: one's own, or both as the gate "
+        "weighs them; kind pq, gate scalar",
+    )
     others: Annotated[int, Field(ge=0)] = Field(
         0,
         description="kind pq: so many of the last blocks without a core get plain adapters, which "

@@ -84,6 +84,27 @@ def test_what_stands_beside_changes_what_a_client_answers(wide, gate):
     assert all(abs(before[client] - after[client]) > 1e-7 for client in before)
 
 
+def test_both_cores_may_travel_as_the_gate_weighs_them(wide):
+    config = make_config(**{**PQ, "adapter": {"rank": 3, "sends": "whole"}})
+    federation, spy, events = play(config, clients=two_backbones(wide), rounds=1)
+    before = {c: cohort_of(federation, c).slot.cohort.take(c) for c in ("a1", "w2")}
+    first = next(replies for task, _, replies in spy.log if task == "fit")
+    for client in before:
+        sent, held = decode(first[client]).tensors, cohort_of(federation, client).take(client)
+        assert torch.equal(sent["core_p/1.value"], held["core_p/1.value"]), "nothing is beside it"
+    requests = {c: encode({}, {"round": 2, "open": None, "measure": None}) for c in before}
+    for client, reply in federation.engine.ask("fit", requests).items():
+        sent, facts = decode(reply).tensors, decode(reply).facts
+        cohort = cohort_of(federation, client)
+        own = cohort.take(client)
+        for i, beta in enumerate(facts["beta"]):
+            for name in cohort.layout.parts(i):
+                wanted = (1 - beta) * own[name] + beta * before[client][name]
+                assert torch.allclose(sent[name], wanted, atol=1e-6)
+                assert not torch.allclose(sent[name], own[name], atol=1e-4)
+    assert not [fields for event, fields in events if event in ("failure", "refused")]
+
+
 def test_the_shadow_has_nothing_beside_it(wide):
     """Its training is that of a run in which nobody learns from anybody."""
     clients = two_backbones(wide)
@@ -163,6 +184,7 @@ def test_the_better_of_both_may_be_kept_at_the_end(wide):
         ({"strategy": "ffa", "adapter": {"kind": "pq"}}, "works on A and B"),
         ({"adapter": {"ranks": {"a1": 2}}}, "one rank for all clients"),
         ({"split": {"point": 1}}, "split.point is set"),
+        ({"adapter": {"gate": "input", "sends": "whole"}}, "weighs every token by itself"),
     ],
 )
 def test_what_does_not_go_with_cores_is_refused(changes, message):

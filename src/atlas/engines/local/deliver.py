@@ -21,7 +21,7 @@ from torch import Tensor
 
 from atlas.engines.local.groups import ClientGroup
 from atlas.federation.adapters.adapter import Adapter, factors_of, heads_of
-from atlas.federation.adapters.changes import changes_of
+from atlas.federation.adapters.changes import changes_of, scalar_betas
 from atlas.federation.adapters.cohort import Cohort, restart
 from atlas.federation.batching.forward import Model, stack_cohorts
 from atlas.federation.batching.store import Rows
@@ -284,6 +284,20 @@ def own_adapter(cohort: Cohort, client: str) -> Adapter:
         given = cohort.slot.cohort.take(client)
         found |= {f"beside|{name}": value for name, value in given.items()}
     return Adapter(found)
+
+
+def whole_cores(cohort: Cohort, client: str) -> Adapter:
+    """A client's adapter with its cores as they act: its own and what is beside them, weighed."""
+    single = cohort.select([client])
+    found, slot = cohort.take(client), single.slot
+    if slot is None:
+        return found
+    betas = scalar_betas(cohort.layout, stack_cohorts([single]))[0]
+    given = slot.cohort.take(client)
+    for i, beta in enumerate(betas):
+        for name in cohort.layout.parts(i) if cohort.layout.place(i) else ():
+            found[name] = torch.lerp(found[name], given[name], beta.to(found[name]))
+    return found
 
 
 def whole_adapter(model: Model, cohort: Cohort, client: str) -> Adapter:

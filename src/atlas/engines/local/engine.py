@@ -19,6 +19,7 @@ from atlas.engines.local.deliver import (
     replace_held,
     validate,
     whole_adapter,
+    whole_cores,
 )
 from atlas.engines.local.fingerprint import print_group
 from atlas.engines.local.fit import fit_group
@@ -172,7 +173,9 @@ class LocalEngine:
         }
 
     def _outgoing(self, group: ClientGroup, client: str) -> Adapter:
-        return group.arms["held"].take(client).only(self.travels)
+        held = group.arms["held"]
+        sent = whole_cores(held, client) if group.sends == "whole" else held.take(client)
+        return sent.only(self.travels)
 
     def _deliver(self, group: ClientGroup, asked: Mapping[str, Message]) -> dict[str, Reply]:
         offers = {client: unpack_mixtures(message) for client, message in asked.items()}

@@ -52,6 +52,7 @@ class ClientGroup:
             better, or the fittest share at once.
         deliver: Whether a mixture takes an adapter's place, is merged, or stands beside it; see
             `Strategy`.
+        sends: Which core travels where one stands beside it; see `AdapterSettings`.
         splits: Blocks that a client runs itself, where a server runs the rest.
         moments: Optimiser moments by arm, where they are kept.
         accepts: Share of the mixture each client took last.
@@ -70,6 +71,7 @@ class ClientGroup:
     shares: tuple[float, ...] = (1.0,)
     accepting: Literal["unless worse", "fittest"] = "unless worse"
     deliver: Literal["replace", "merge", "global"] = "replace"
+    sends: Literal["local", "whole"] = "local"
     splits: dict[str, int] = field(default_factory=dict)
     moments: dict[str, KeptMoments] = field(default_factory=dict)
     accepts: dict[str, float] = field(default_factory=dict)
