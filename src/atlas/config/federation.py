@@ -125,6 +125,9 @@ class TaskSettings(Settings):
     prompt: str = Field("", description="causal: the prompt, with {field} for every text field")
     choices: str = Field("", description="causal: field with candidate answers, for accuracy")
     answer_marker: str = Field("", description="causal: only what comes after it is compared")
+    max_new_tokens: Annotated[int, Field(ge=0, le=4096)] = Field(
+        0, description="causal: length limit of its answers below the backbone's; 0: that one"
+    )
     path: Path | None = Field(None, description="folder or hub id of its files, if elsewhere")
 
 

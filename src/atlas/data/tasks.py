@@ -72,6 +72,7 @@ BENCHMARKS: dict[str, Task] = {
             label="answer",
             metric="token_f1",
             prompt="{context}\nQuestion: {question}\nAnswer:\n",
+            max_new_tokens=16,  # nearly all answers have fewer
         ),
         Task(
             name="gsm8k",
@@ -151,6 +152,7 @@ def _user_task(name: str, settings: TaskSettings) -> Task:
         prompt=settings.prompt,
         choices=settings.choices,
         answer_marker=settings.answer_marker,
+        max_new_tokens=settings.max_new_tokens,
     )
 
 

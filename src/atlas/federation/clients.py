@@ -30,6 +30,7 @@ class Task:
         prompt: Template of a causal prompt, with the text fields in braces.
         choices: Record field that holds the list of choices of a causal choice task.
         answer_marker: Text after which the scored part of a free-form answer starts.
+        max_new_tokens: Most tokens of a written answer; 0 for as many as the settings say.
         folder: Name of the folder or data set of its records; empty if it is the task's own.
     """
 
@@ -42,6 +43,7 @@ class Task:
     prompt: str = ""
     choices: str = ""
     answer_marker: str = ""
+    max_new_tokens: int = 0
     folder: str = ""
 
     @property

@@ -16,6 +16,7 @@ from atlas.federation.clients import ClientData, Example, Task
 from atlas.federation.exchange.message import decode, encode
 from atlas.federation.rounds import run_round
 from atlas.federation.training.evaluate import (
+    Limits,
     chance_score,
     choice_examples,
     generate_answers,
@@ -234,3 +235,20 @@ def test_reading_answers_alone_changes_no_loss(monkeypatch):
     )
     run_round(federation.plan, federation.state, federation.engine, lambda *event: None)
     assert called
+
+
+def test_a_task_may_want_shorter_answers_than_the_settings(monkeypatch):
+    assert Limits(32, 8).of(ECHO) == Limits(32, 8)
+    assert Limits(32, 8).of(replace(ECHO, max_new_tokens=3)) == Limits(32, 3)
+    assert Limits(32, 8).of(replace(ECHO, max_new_tokens=30)) == Limits(32, 8)
+    group = assemble(causal_config(), [client("e1", ECHO, free, 1)]).engine.groups[0]
+    seen = []
+    monkeypatch.setattr(
+        group.model.backbone,
+        "generate",
+        lambda some, new, kept: seen.append((new, kept)) or [""] * len(some),
+    )
+    short = replace(ECHO, max_new_tokens=2)
+    stack = stack_cohorts([group.arms["held"]])
+    score_answers(group.model, stack, [(short, free(1, 3))], Limits(20, 4))
+    assert seen == [(2, 20)]

@@ -34,6 +34,10 @@ class Limits:
     max_length: int
     max_new_tokens: int
 
+    def of(self, task: Task) -> Limits:
+        """Those of a task whose answers are known to be shorter."""
+        return replace(self, max_new_tokens=min(self.max_new_tokens, task.max_new_tokens or 10**9))
+
 
 def predict_rows(
     store: ExampleStore, stack: Stack, picks: Sequence[Rows]
@@ -192,7 +196,8 @@ def score_answers(
     for name in dict.fromkeys(parts[row][0].name for row in free):
         own = [row for row in free if parts[row][0].name == name]
         prompts = [[example.texts[0] for example in parts[row][1]] for row in own]
-        answers = generate_rows(model, _some(stack, own), prompts, limits, written)
+        short = limits.of(parts[own[0]][0])
+        answers = generate_rows(model, _some(stack, own), prompts, short, written)
         for row, told in zip(own, answers, strict=True):
             found[row] = _score_texts(*parts[row], told)
     return [found[row] for row in range(len(parts))]

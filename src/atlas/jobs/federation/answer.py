@@ -162,7 +162,7 @@ def open_client(folder: RunFolder, client: str) -> ClientModel:
     cohort = initial_cohort(layout, [member], 0, dtype=dtype, device=backbone.device)
     stack = stack_cohorts([cohort.put({client: tensors})])
     model = Model(backbone, layout, first, autocast=find_autocast(config))
-    return ClientModel(adapter.task, model, stack, text_limits(config))
+    return ClientModel(adapter.task, model, stack, text_limits(config).of(adapter.task))
 
 
 def _open(

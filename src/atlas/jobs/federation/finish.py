@@ -110,7 +110,7 @@ def _export_holder(
             folder.safe_child(member.id),
             backbone=open_backbone(federation.config, holder.data.backbone),
             task=member.task,
-            limits=text_limits(federation.config),
+            limits=text_limits(federation.config).of(member.task),
             layers=adapter.layers,
             alpha=model.layout.alpha,
             head=adapter.head,

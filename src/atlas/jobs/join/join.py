@@ -259,6 +259,6 @@ def _joined(
         layout=start.cohort.layout,
         backbone=open_backbone(guest.config, guest.config.backbone.name),
         task=guest.data.task,
-        limits=text_limits(guest.config),
+        limits=text_limits(guest.config).of(guest.data.task),
         card=card,
     )
