@@ -27,7 +27,7 @@ from atlas.build.federation import build_federation
 from atlas.config.federation import FederationConfig
 from atlas.data.anchors import anchor_texts
 from atlas.federation.batching.forward import stack_cohorts
-from atlas.federation.training.evaluate import generate_answers
+from atlas.federation.training.evaluate import Limits, generate_answers
 from atlas.jobs.runner import start_run
 
 TEXTS = 720
@@ -101,9 +101,11 @@ def teach(names: list[str], given: argparse.Namespace, folder: Path) -> None:
         if name.startswith("core")
     }
     teacher = stack_cohorts([held.put({client: core}).select([client])])
-    said = generate_answers(group.model, teacher, [f"{text}\n" for text in texts], 6)
+    said = generate_answers(group.model, teacher, [f"{text}\n" for text in texts], Limits(96, 6))
     plain = stack_cohorts([held.select([client])])
-    before = generate_answers(group.model, plain, [f"{text}\n" for text in texts[:50]], 6)
+    before = generate_answers(
+        group.model, plain, [f"{text}\n" for text in texts[:50]], Limits(96, 6)
+    )
     kept = [
         {"text": text, "answer": answer.strip()}
         for text, answer in zip(texts, said, strict=True)
