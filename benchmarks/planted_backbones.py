@@ -101,11 +101,10 @@ def teach(names: list[str], given: argparse.Namespace, folder: Path) -> None:
         if name.startswith("core")
     }
     teacher = stack_cohorts([held.put({client: core}).select([client])])
-    said = generate_answers(group.model, teacher, [f"{text}\n" for text in texts], Limits(96, 6))
+    prompts, limits = [f"{text}\n" for text in texts], Limits(96, 6)
+    said = generate_answers(group.model, teacher, prompts, limits)
     plain = stack_cohorts([held.select([client])])
-    before = generate_answers(
-        group.model, plain, [f"{text}\n" for text in texts[:50]], Limits(96, 6)
-    )
+    before = generate_answers(group.model, plain, prompts[:50], limits)
     kept = [
         {"text": text, "answer": answer.strip()}
         for text, answer in zip(texts, said, strict=True)
