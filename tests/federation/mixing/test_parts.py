@@ -1,5 +1,7 @@
 """Parts of many clients get what all would, also where a mixture is over more than fit."""
 
+import tracemalloc
+
 import numpy as np
 import pytest
 import torch
@@ -9,7 +11,14 @@ from atlas.federation.adapters.cohort import Cohort
 from atlas.federation.mixing import parts
 from atlas.federation.mixing.apply import mix_cohort
 from atlas.federation.mixing.parts import PartMixer, client_bytes, parts_of, together
-from atlas.ops.graph.sparse_rows import SharedRows, by_acquaintance, group_rows, one_row, share_rows
+from atlas.ops.graph.sparse_rows import (
+    SharedRows,
+    by_acquaintance,
+    group_rows,
+    one_row,
+    same_rows,
+    share_rows,
+)
 from atlas.ops.lowrank.mixing_sums import SUMS
 from tests.federation.state.test_mapped import on_disk
 from tests.laws.test_many_clients import MANY, make_cohort
@@ -153,3 +162,19 @@ def test_a_row_over_everybody_does_not_spoil_the_order():
     rest = np.nonzero(weights.which != 400)[0]
     order = [k for k in by_acquaintance(weights, np.arange(400), 40) if k in set(rest.tolist())]
     assert read_in_parts(weights, np.array(order), 40) < 1.6 * len(order)
+
+
+def test_one_row_over_ten_thousand_is_ordered_and_compared_as_one_row():
+    """Expanded for every client it would be a matrix of 10,000 x 10,000."""
+    n = 10_000
+    shares = torch.full((n,), 1 / n, dtype=torch.float64)
+    weights, other = one_row(shares), one_row(shares)
+    tracemalloc.start()
+    try:
+        order = by_acquaintance(weights, np.arange(n), 40)
+        assert same_rows(weights, other)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert sorted(order.tolist()) == list(range(n))
+    assert peak < 20e6

@@ -173,6 +173,8 @@ def accuracy_figure(planned: PlannedCohort, events: Events) -> Figure | None:
     return figure
 
 
+MOST_NAMED = 60
+"""Clients that have room for a name under their bars; of more, the picture grows no further."""
 ALONE, FEDERATED, MAJORITY = "#9aa5b1", "#2563a8", "#c2410c"
 
 
@@ -184,7 +186,7 @@ def plot_run(folder: RunFolder) -> None:
     `plot_relevance`, and all of them those of `plot_rounds`.
     """
     summary, events = read_summary(folder.summary), read_events(folder.events)
-    width = 5 + max(4.0, 0.7 * len(summary["score"]["clients"]))
+    width = 5 + max(4.0, 0.7 * min(MOST_NAMED, len(summary["score"]["clients"])))
     figure = new_figure(width, 4.2)
     curve, bars = figure.subplots(1, 2, width_ratios=[4, width - 5])
     draw_validation(curve, events)
@@ -223,11 +225,14 @@ def draw_clients(axes: Axes, summary: Mapping[str, Any]) -> None:
     scores = [100 * summary["score"]["clients"][client] for client in clients]
     name = summary["strategy"]
     axes.bar([p + shift for p in places], scores, width, color=FEDERATED, label=name)
-    for place, client in enumerate(clients):
-        level = 100 * summary["majority"]["clients"][client]
-        label = "majority" if place == 0 else "_nolegend_"
-        axes.hlines(level, place - 0.45, place + 0.45, color=MAJORITY, linewidth=1.5, label=label)
-    axes.set_xticks(list(places), clients, rotation=30, ha="right")
+    levels = [100 * summary["majority"]["clients"][client] for client in clients]
+    left, right = ([place + side for place in places] for side in (-0.45, 0.45))
+    axes.hlines(levels, left, right, color=MAJORITY, linewidth=1.5, label="majority")
+    if len(clients) <= MOST_NAMED:
+        axes.set_xticks(list(places), clients, rotation=30, ha="right")
+    else:
+        axes.set_xticks([])
+        axes.set_xlabel(f"{len(clients):,} clients, by name")
     axes.set(ylabel="test score, %", title=f"{name}, {counted(summary['rounds'], 'round')}")
     axes.legend(frameon=False, ncols=3, loc="upper left", bbox_to_anchor=(0, -0.22))
     quiet(axes)
