@@ -34,13 +34,11 @@ TEXTS = 720
 ARMS = {
     "equal backbones": {"strategy": "simgrad", "adapter": {"kind": "pq"}},
     "across, paired": {"strategy": "mosaic"},
-    "across, whole": {"strategy": "mosaic", "adapter": {"sends": "whole"}},
-    "equal, whole": {"strategy": "simgrad", "adapter": {"kind": "pq", "sends": "whole"}},
+    "across, own cores sent": {"strategy": "mosaic", "adapter": {"sends": "local"}},
     "across, rotated": {"strategy": "mosaic", "align": {"method": "rotated"}},
     "across, unpaired": {"strategy": "mosaic", "align": {"method": "unpaired"}},
-    "across, random": {"strategy": "mosaic", "align": {"method": "random"}},
     "across, 40 %": {"strategy": "mosaic-adaptive"},
-    "40 % at random": {"strategy": "mosaic-adaptive", "route": {"choice": "random"}},
+    "across, 40 % at random": {"strategy": "mosaic-adaptive", "route": {"choice": "random"}},
 }
 
 
@@ -54,7 +52,12 @@ def settings(
         "rounds": given.rounds,
         "validate_every": 0,
         "threads": 1,
-        "backbone": {"name": names[0], "deal": names, "max_length": 96, "max_new_tokens": 4},
+        "backbone": {
+            "name": names[0],
+            "deal": [names[0], *[names[1]] * 3],
+            "max_length": 96,
+            "max_new_tokens": 4,
+        },
         "adapter": {"modules": ["query", "value"], "blocks": 4, "rank": 8},
         "train": {"epochs": given.epochs, "batch": 8, "lr": given.lr, "gate_lr": given.gate_lr},
         "relevance": {"probe": probe},
@@ -157,13 +160,13 @@ def main() -> None:
                 solo[name].append(statistics.fmean(losses["alone"].values()))
             told = {k: (round(v[-1], 4), round(solo[k][-1], 4)) for k, v in found.items()}
             print(seed, told, flush=True)
-    print(f"{'arm':20}" + "".join(f"  seed {s}" for s in given.seeds) + "    mean   alone")
+    print(f"{'arm':24}" + "".join(f"  seed {s}" for s in given.seeds) + "    mean   alone")
     for name, values in found.items():
         cells = "".join(f"{value:8.4f}" for value in values)
         up, down = traffic.get(name, (0, 0))
         sent = f"  {up / 1e3:.0f} kB up, {down / 1e3:.0f} kB down" if up else ""
         print(
-            f"{name:20}{cells}{statistics.fmean(values):8.4f}{statistics.fmean(solo[name]):8.4f}{sent}"
+            f"{name:24}{cells}{statistics.fmean(values):8.4f}{statistics.fmean(solo[name]):8.4f}{sent}"
         )
 
 

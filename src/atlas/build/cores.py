@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 from atlas.build.alignment import find_bases
 from atlas.build.models import core_places, find_model, start_cohort
@@ -182,6 +182,12 @@ def plain_cohort(
         for member in without_labels(members)
     ]
     return start_cohort(config, replace(model, layout=own), sized)
+
+
+def core_sent(config: FederationConfig, layout: Layout) -> Literal["local", "whole"]:
+    """Which core of a client travels."""
+    weighed = bool(layout.cores) and layout.gate == "scalar"
+    return config.adapter.sends or ("whole" if weighed else "local")
 
 
 def beside(model: Model) -> Model:

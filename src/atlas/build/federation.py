@@ -11,6 +11,7 @@ from typing import Any
 from atlas.build.cores import (
     beside,
     core_cohort,
+    core_sent,
     find_models,
     plain_cohort,
     tell_alignment,
@@ -286,7 +287,7 @@ def _group(
         shares=SHARES if strategy.keep_best or free else (1.0,),
         accepting="fittest" if free else "unless worse",
         deliver=strategy.deliver,
-        sends=config.adapter.sends if strategy.deliver == "global" else "local",
+        sends=core_sent(config, model.layout),
         signing=signature_stores(config),
     )
 

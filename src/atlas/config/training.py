@@ -79,10 +79,10 @@ class AdapterSettings(Settings):
     placement: Literal["last", "spread"] = Field(
         "last", description="which ones: the last, or evenly over the depth, the last among them"
     )
-    sends: Literal["local", "whole"] = Field(
-        "local",
+    sends: Literal["local", "whole"] | None = Field(
+        None,
         description="which core travels where one stands beside it: one's own, or both as the gate "
-        "weighs them; kind pq, gate scalar",
+        "weighs them; null: whole under gate scalar, else local",
     )
     others: Annotated[int, Field(ge=0)] = Field(
         0,

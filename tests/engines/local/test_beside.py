@@ -11,7 +11,11 @@ from atlas.federation.exchange.transport import Failure
 from tests.federation.test_rounds import play
 from tests.helpers import make_client, make_clients, make_config, make_task, reloaded, wide_tiny
 
-PQ = {"strategy": "mosaic", "adapter": {"rank": 3}, "train": {"lr": 0.05, "gate_lr": 0.2}}
+PQ = {
+    "strategy": "mosaic",
+    "adapter": {"rank": 3, "sends": "local"},
+    "train": {"lr": 0.05, "gate_lr": 0.2},
+}
 
 
 @pytest.fixture(scope="module")
