@@ -12,6 +12,7 @@ from atlas.backbones.export import export_adapter
 from atlas.build.federation import Federation
 from atlas.build.models import open_backbone, text_limits
 from atlas.federation.adapters.adapter import Adapter, adapter_sha256
+from atlas.federation.clients import ClientData
 from atlas.federation.exchange.message import decode, encode
 from atlas.federation.exchange.transport import Failure, TaskName
 from atlas.federation.mixing.parts import parts_of
@@ -168,26 +169,7 @@ def summarise(
         "failures": state.failures,
         "adapters_sha256": digest.hexdigest(),
     }
-    if federation.alignment is not None:
-        found = federation.alignment
-        summary["alignment"] = {key: value for key, value in found.items() if key != "modules"}
-    if plan.budget < 1:
-        summary["route"] = {"budget": plan.budget, "choice": plan.route.choice}
-    guesses = {client: chance_score(m.task, m.test) for client, m in sorted(members.items())}
-    chance = {client: share for client, share in guesses.items() if share is not None}
-    if chance:
-        summary["chance"] = {"clients": chance}
-    data = describe_data(federation)
-    if data:
-        summary["data"] = data
-    clusters = planned_clusters(federation)
-    if clusters is not None:
-        summary["clusters"] = clusters
-    if state.granted:
-        summary["budgets"] = {
-            client: {key: entry[key] for key in BUDGET}
-            for client, entry in sorted(state.granted.items())
-        }
+    summary |= _where_there_is(federation, members)
     if solo is not None:
         alone = {client: solo[client]["score"] for client in score}
         gains = [score[client] - alone[client] for client in score]
@@ -195,6 +177,30 @@ def summarise(
         summary["loss"]["alone"] = {client: solo[client]["loss"] for client in score}
         summary["gain"] = {"mean": statistics.fmean(gains), "worst": min(gains)}
     return summary
+
+
+def _where_there_is(federation: Federation, members: Mapping[str, ClientData]) -> dict[str, Any]:
+    """The parts of a summary that only some runs have."""
+    state, plan = federation.state, federation.plan
+    found: dict[str, Any] = {}
+    if (alignment := federation.alignment) is not None:
+        found["alignment"] = {key: value for key, value in alignment.items() if key != "modules"}
+    if plan.budget < 1:
+        found["route"] = {"budget": plan.budget, "choice": plan.route.choice}
+    guesses = {client: chance_score(m.task, m.test) for client, m in sorted(members.items())}
+    chance = {client: share for client, share in guesses.items() if share is not None}
+    if chance:
+        found["chance"] = {"clients": chance}
+    if data := describe_data(federation):
+        found["data"] = data
+    if (clusters := planned_clusters(federation)) is not None:
+        found["clusters"] = clusters
+    if state.granted:
+        found["budgets"] = {
+            client: {key: entry[key] for key in BUDGET}
+            for client, entry in sorted(state.granted.items())
+        }
+    return found
 
 
 def _mean_of(values: Mapping[str, float]) -> dict[str, Any]:
