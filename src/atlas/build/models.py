@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
 from weakref import WeakKeyDictionary
 
 import torch
 
 from atlas.backbones.compiled import check_adapted
+from atlas.backbones.fitted_cut import ENDING, fitted_folder
 from atlas.backbones.load import load_backbone
 from atlas.backbones.transformer import TransformerBackbone
 from atlas.config.federation import FederationConfig, ServerSettings
 from atlas.config.messages import nearest
 from atlas.config.plan import PROFILES, DeviceSettings
 from atlas.config.training import AdapterSettings, TrainSettings
+from atlas.data.anchors import anchor_texts
 from atlas.engines.local.groups import ClientGroup
 from atlas.errors import InputError
 from atlas.federation.adapters.adapter import Layout, Member
@@ -39,6 +43,8 @@ CACHES: WeakKeyDictionary[TransformerBackbone, dict[tuple[int, int, str, str], P
 HOST_MB, DEVICE_MB = 16, 2048
 """Memory for outputs of lower blocks, where no setting says. A file's pages are read as fast as
 one's own as long as the system has room for them, but not from an accelerator."""
+FITTED_ON = 256
+"""Generated texts that the head of a cut model is fitted on."""
 DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16}
 
 
@@ -48,15 +54,37 @@ def text_limits(config: FederationConfig) -> Limits:
 
 
 def open_backbone(config: FederationConfig, name: str) -> TransformerBackbone:
-    """The backbone of that name on the run's device; loaded once per process."""
+    """The backbone of that name on the run's device; loaded once per process.
+
+    `NAME@N-fitted` is NAME's lowest N blocks with a head fitted to them, made once in the cache.
+    """
     return load_backbone(
-        name,
+        str(_fitted(config, name)) if name.endswith(ENDING) else name,
         device=config.device,
         dtype=DTYPES[config.backbone.dtype],
         allow_hub=config.backbone.allow_hub,
         compiler=config.backbone.compile,
         quant=config.backbone.quant,
     )
+
+
+@cache
+def _fitted_by_name(base: str, cut: str, allow_hub: bool) -> Path:
+    whole, lowest = (load_backbone(name, allow_hub=allow_hub) for name in (base, cut))
+    return fitted_folder(whole, lowest, anchor_texts(FITTED_ON, seed=0))
+
+
+def _fitted(config: FederationConfig, name: str) -> Path:
+    """The folder of a cut model with its own head.
+
+    Raises:
+        InputError: If the name does not say how many blocks of what, or there is no such model.
+    """
+    cut = name.removesuffix(ENDING)
+    base, sign, _ = cut.rpartition("@")
+    if not (base and sign):
+        raise InputError(f"backbone {name!r}: allowed before {ENDING}: NAME@N, such as smollm2@12")
+    return _fitted_by_name(base, cut, config.backbone.allow_hub)
 
 
 def find_autocast(config: FederationConfig) -> torch.dtype | None:

@@ -86,6 +86,21 @@ def cca_basis(leading: Tensor, features: Tensor, target: Tensor, ridge: float) -
     return polar(_power(theirs, 0.5) @ turn @ whiten) @ leading
 
 
+def ridge_map(features: Tensor, target: Tensor, ridge: float) -> Tensor:
+    """The map T [d, d] with features @ T nearest to a target of the same width, not centred.
+
+    Args:
+        features: [n, d].
+        target: Of the same rows [n, d].
+        ridge: How strongly T is pulled to leaving features as they are, as a share of their mean
+            square: directions that the rows do not show stay untouched.
+    """
+    here, wanted = features.to(torch.float64), target.to(torch.float64)
+    square = here.mT @ here
+    pulled = _ridged(square, ridge)
+    return torch.linalg.solve(pulled, here.mT @ wanted + (pulled - square))
+
+
 def _ridged(square: Tensor, ridge: float) -> Tensor:
     mean = square.diagonal().mean()
     return square + ridge * mean * torch.eye(len(square), dtype=square.dtype, device=square.device)

@@ -1,5 +1,7 @@
 """Bases of made-up features with a known common part."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -34,7 +36,7 @@ def made(widths, *, modules=2, noise=0.02, latent=12, seed=0):
             )
             for side, width in enumerate((d_in, d_out))
         ]
-        found[name] = Features(*sides)
+        found[name] = Features(*sides, identity=name)
     return found
 
 
@@ -87,8 +89,9 @@ def test_without_common_texts_coordinates_have_nothing_in_common(method):
 
 def test_sizes_tell_how_large_coordinates_are():
     features = made({"narrow": (64, 32), "wide": (576, 192)}, noise=0.0)
-    larger = Features(tuple(3 * x for x in features["wide"].inputs), features["wide"].outputs)
-    one, two = (bases(features={**features, "wide": w}) for w in (features["wide"], larger))
+    whole = features["wide"]
+    larger = replace(whole, inputs=tuple(3 * x for x in whole.inputs))
+    one, two = (bases(features={**features, "wide": w}) for w in (whole, larger))
     for small, large in zip(one.pairs["wide"], two.pairs["wide"], strict=True):
         assert large.size_in == pytest.approx(3 * small.size_in)
         assert large.size_out == small.size_out
@@ -172,3 +175,13 @@ def test_unequal_numbers_of_modules_are_refused():
     features = {**made(WIDTHS), "deep": made({"deep": (64, 32)}, modules=3)["deep"]}
     with pytest.raises(InputError, match="unequal numbers of adapted modules.*deep 3.*wide 2"):
         bases(features=features)
+
+
+@pytest.mark.parametrize("method", ["unpaired", "rotated", "random"])
+def test_a_model_that_is_called_otherwise_is_drawn_for_alike(method):
+    features = made(WIDTHS)
+    moved = {f"elsewhere/{name}": own for name, own in features.items()}
+    here, there = bases(method, features=features), bases(method, features=moved)
+    for name, pairs in here.pairs.items():
+        for one, two in zip(pairs, there.pairs[f"elsewhere/{name}"], strict=True):
+            assert torch.equal(one.a, two.a) and torch.equal(one.b, two.b)

@@ -141,9 +141,10 @@ def make_bases(
         sides = {}
         for side in SIDES:
             anchors = {n: Anchors.of(getattr(f, side)[number], fit) for n, f in features.items()}
+            draws = Draws(seed, {n: f.identity for n, f in features.items()}, number, side)
             for name, one in anchors.items():
                 _check_rank(one.fitted, rank, f"{side} of module {number + 1} of {name}")
-            aligned = align_side(anchors, reference, rank, settings, Draws(seed, number, side))
+            aligned = align_side(anchors, reference, rank, settings, draws)
             sides[side] = {n: _judge(anchors, aligned, n, reference) for n in features}
             report += [
                 {"backbone": name, "module": number, "side": side, **found.report}
@@ -159,15 +160,17 @@ def make_bases(
 
 @dataclass(frozen=True)
 class Draws:
-    """Addressed randomness of one module's side."""
+    """Addressed randomness of one module's side: by what a model is, not by where it lies."""
 
     seed: int
+    identities: Mapping[str, str]
     module: int
     side: str
 
     def normal(self, purpose: str, backbone: str, shape: tuple[int, int]) -> Tensor:
         """Standard normal numbers of one backbone."""
-        draw = generator(self.seed, "align", purpose, backbone, self.module, self.side)
+        model = self.identities[backbone]
+        draw = generator(self.seed, "align", purpose, model, self.module, self.side)
         return torch.from_numpy(draw.standard_normal(shape))
 
 

@@ -35,15 +35,18 @@ class Features:
     Attributes:
         inputs: Of each adapted module in block order [texts, d_in], float64.
         outputs: Likewise [texts, d_out].
+        identity: Of the model they are of, wherever it lies: addresses what is drawn for it.
     """
 
     inputs: tuple[Tensor, ...]
     outputs: tuple[Tensor, ...]
+    identity: str
 
     def rows(self, some: slice) -> Features:
         """Of some texts only."""
         parts = (self.inputs, self.outputs)
-        return Features(*(tuple(value[some] for value in part) for part in parts))
+        inputs, outputs = (tuple(value[some] for value in part) for part in parts)
+        return Features(inputs, outputs, self.identity)
 
 
 @torch.no_grad()
@@ -72,7 +75,7 @@ def text_features(model: Model, texts: Sequence[str], max_length: int) -> Featur
         for number, module in enumerate(model.layout.modules):
             for side, value in zip(means, caught[module], strict=True):
                 side[number][chosen.cpu()] = value
-    return Features(*means)
+    return Features(*means, backbone.weights_id)
 
 
 def _blocks(model: Model) -> int:
