@@ -6,12 +6,13 @@ from typing import get_args
 import pytest
 from pydantic import TypeAdapter
 
-import atlas.config.memory
+import atlas.config.rule
 import atlas.memory.rules.rule
 from atlas.backbones.memory_lm.config import AtlasConfig, checked_config
 from atlas.build.memory import model_settings
 from atlas.config.load import load_config
-from atlas.config.memory import MemoryModelSettings, Rule
+from atlas.config.memory import MemoryModelSettings
+from atlas.config.rule import Rule
 from atlas.errors import InputError
 from atlas.memory.layer.settings import LayerSettings
 
@@ -39,7 +40,7 @@ WAYS = [by_file, by_model, by_hand]
 
 
 def test_it_is_one_and_the_same_class_everywhere():
-    assert atlas.memory.rules.rule.Rule is atlas.config.memory.Rule is Rule
+    assert atlas.memory.rules.rule.Rule is atlas.config.rule.Rule is Rule
     read = MemoryModelSettings.model_fields
     assert read["rule"].annotation is Rule
     assert get_args(read["local_rules"].annotation) == (Rule,)

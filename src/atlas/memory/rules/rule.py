@@ -9,7 +9,7 @@ token t, with the last c keys k_i and values v_i and their weights gamma:
     o_t = q_t M_t
 
 c = 1 is Titans (arXiv 2501.00663), c > 1 the Omega rule of ATLAS (arXiv 2505.23735). M' and w_t
-are what the fields of `Rule` choose. It is declared with the other settings, in `config.memory`,
+are what the fields of `Rule` choose. It is declared with the other settings, in `config.rule`,
 so that a settings file and a kernel mean the same by it.
 """
 
@@ -21,7 +21,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from atlas.config.memory import Rule
+from atlas.config.rule import Rule
 
 __all__ = ["Rule", "Steps", "Tokens", "settle"]
 

@@ -1,0 +1,76 @@
+"""The declaration of a memory's rule: how a memory learns while it reads."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Literal, get_args, get_type_hints
+
+from pydantic import ConfigDict, Field
+
+from atlas.config.plan import Positive
+from atlas.errors import InputError
+
+
+@dataclass(frozen=True)
+class Rule:
+    """How a memory learns while it reads; see docs/memory.md for the symbols.
+
+    The only declaration of a rule: settings files are checked against it, `AtlasConfig` holds its
+    keyword arguments, and kernels are given it as it is.
+    """
+
+    __pydantic_config__ = ConfigDict(extra="forbid")
+
+    gradient: Annotated[
+        Literal["exact", "chunk-start"],
+        Field(
+            description="where errors are measured. exact: M' = M_{t-1}; chunk-start: M' is the "
+            "memory at the start of the token's chunk, so the chunk is part of the function"
+        ),
+    ] = "exact"
+    chunk: Annotated[
+        Positive, Field(description="tokens per chunk; for exact a matter of speed alone")
+    ] = 64
+    window: Annotated[
+        Positive, Field(description="c, the tokens whose errors count at each step")
+    ] = 1
+    weighting: Annotated[
+        Literal["added", "both", "step", "none"],
+        Field(
+            description="added: w_t = 1 - eta_t, so that no step counts for more than theta_t "
+            "however long it is carried. step: theta_t is multiplied by 1 - eta_t instead, and "
+            "w_t = 1. both: S_t is a running mean and is added with weight 1 - eta_t; slower, and "
+            "the one that withstands gates in resonance with the keys. none: w_t = 1. step and "
+            "none diverge under changing gates and are kept as controls"
+        ),
+    ] = "added"
+    read: Annotated[
+        Literal["after", "before"],
+        Field(description="after the write of the same token, or before it"),
+    ] = "after"
+    learner: Annotated[
+        Literal["momentum", "newton-schulz"],
+        Field(
+            description="newton-schulz orthogonalises S_t before it is added; theta_t then scales "
+            "what is added, as the size of S_t no longer counts. Needs chunk-start gradients"
+        ),
+    ] = "momentum"
+    queries: Annotated[
+        Literal["plain", "projected"],
+        Field(description="projected: onto the keys seen so far"),
+    ] = "plain"
+
+    def __post_init__(self) -> None:
+        """Refuse what is not a rule, also where no settings file was read."""
+        for name, kind in _RULE_KINDS.items():
+            value, choices = getattr(self, name), get_args(kind)
+            if choices and value not in choices:
+                raise InputError(f"{name}: {value!r}; allowed: {', '.join(choices)}")
+            if not choices and value < 1:
+                raise InputError(f"{name}: {value}; allowed: 1 or more")
+        if self.learner == "newton-schulz" and self.gradient == "exact":
+            raise InputError("learner: newton-schulz; allowed with gradient: chunk-start only")
+
+
+_RULE_KINDS = get_type_hints(Rule)
+"""Of every field its choices, or int for a number of tokens."""
