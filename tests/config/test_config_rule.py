@@ -19,6 +19,7 @@ from atlas.memory.layer.settings import LayerSettings
 SCHEMA = TypeAdapter(Rule).json_schema()["properties"]
 CHOICES = [(name, own["enum"]) for name, own in SCHEMA.items() if "enum" in own]
 NUMBERS = [(name, own["minimum"]) for name, own in SCHEMA.items() if "minimum" in own]
+OR_NULL = {name: own["anyOf"] for name, own in SCHEMA.items() if "anyOf" in own}
 # Of the gradients, only this one goes with every learner.
 ANY_LEARNER = {"gradient": "chunk-start"}
 
@@ -50,7 +51,7 @@ def test_it_is_one_and_the_same_class_everywhere():
 
 def test_every_field_is_described_and_checked():
     assert list(SCHEMA) == [field.name for field in fields(Rule)]
-    assert {name for name, _ in CHOICES + NUMBERS} == set(SCHEMA)
+    assert {name for name, _ in CHOICES + NUMBERS} | set(OR_NULL) == set(SCHEMA)
     assert all(own["description"] for own in SCHEMA.values())
 
 
@@ -86,6 +87,15 @@ def test_all_ways_allow_the_same_numbers(way, name, least):
     assert getattr(way(name, least), name) == least
     with pytest.raises(InputError, match=f"{name}: {least - 1}"):
         way(name, least - 1)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_all_ways_allow_the_same_momentum(way):
+    assert [own.get("type") for own in OR_NULL["momentum"]] == ["number", "null"]
+    assert way("momentum", 0.9).momentum == 0.9
+    for wrong in (1.0, -0.1):
+        with pytest.raises(InputError, match=f"momentum: {wrong}.*>= 0 and < 1, or null$"):
+            way("momentum", wrong)
 
 
 @pytest.mark.parametrize("way", [by_file, by_model])

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Annotated, Literal, get_args, get_type_hints
+from dataclasses import dataclass, fields
+from typing import Annotated, Literal, get_type_hints
 
-from pydantic import ConfigDict, Field
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
+from atlas.config.messages import allowed, show
 from atlas.config.plan import Positive
 from atlas.errors import InputError
+
+Weighting = Literal["added", "both", "step", "none"]
 
 
 @dataclass(frozen=True)
@@ -19,7 +22,7 @@ class Rule:
     keyword arguments, and kernels are given it as it is.
     """
 
-    __pydantic_config__ = ConfigDict(extra="forbid")
+    __pydantic_config__ = ConfigDict(extra="forbid", allow_inf_nan=False)
 
     gradient: Annotated[
         Literal["exact", "chunk-start"],
@@ -35,13 +38,13 @@ class Rule:
         Positive, Field(description="c, the tokens whose errors count at each step")
     ] = 1
     weighting: Annotated[
-        Literal["added", "both", "step", "none"],
+        Weighting,
         Field(
             description="added: w_t = 1 - eta_t, so that no step counts for more than theta_t "
             "however long it is carried. step: theta_t is multiplied by 1 - eta_t instead, and "
             "w_t = 1. both: S_t is a running mean and is added with weight 1 - eta_t; slower, and "
-            "the one that withstands gates in resonance with the keys. none: w_t = 1. step and "
-            "none diverge under changing gates and are kept as controls"
+            "the one that withstands gates in resonance with the keys. none: w_t = 1, Titans as "
+            "printed. step and none diverge under changing gates"
         ),
     ] = "added"
     read: Annotated[
@@ -59,18 +62,36 @@ class Rule:
         Literal["plain", "projected"],
         Field(description="projected: onto the keys seen so far"),
     ] = "plain"
+    window_errors: Annotated[
+        Literal["mean", "sum"],
+        Field(
+            description="what a step takes of the window's errors. mean: theta_t bounds the step "
+            "whatever c is; sum: the Omega rule as printed, c times as far"
+        ),
+    ] = "mean"
+    momentum: Annotated[
+        Annotated[float, Field(ge=0, lt=1)] | None,
+        Field(description="eta, the same for every token; null: a gate that reads the token"),
+    ] = None
 
     def __post_init__(self) -> None:
         """Refuse what is not a rule, also where no settings file was read."""
-        for name, kind in _RULE_KINDS.items():
-            value, choices = getattr(self, name), get_args(kind)
-            if choices and value not in choices:
-                raise InputError(f"{name}: {value!r}; allowed: {', '.join(choices)}")
-            if not choices and value < 1:
-                raise InputError(f"{name}: {value}; allowed: 1 or more")
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if value != field.default or isinstance(value, bool):
+                _check(field.name, value)
         if self.learner == "newton-schulz" and self.gradient == "exact":
             raise InputError("learner: newton-schulz; allowed with gradient: chunk-start only")
 
 
-_RULE_KINDS = get_type_hints(Rule)
-"""Of every field its choices, or int for a number of tokens."""
+_KINDS = get_type_hints(Rule, include_extras=True)
+"""Of every field what it may be, as it is declared above."""
+
+
+def _check(name: str, value: object) -> None:
+    kind: TypeAdapter[object] = TypeAdapter(_KINDS[name])
+    try:
+        kind.validate_python(value, strict=True)
+    except ValidationError as error:
+        choices = allowed({}, kind.json_schema())
+        raise InputError(f"{name}: {show(value)}; allowed: {choices}") from error

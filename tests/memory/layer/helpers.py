@@ -18,6 +18,7 @@ RULES = {
         gradient="chunk-start", chunk=8, window=3, learner="newton-schulz", queries="projected"
     ),
     "projected": Rule(chunk=8, queries="projected"),
+    "constant-sum": Rule(chunk=8, window=4, window_errors="sum", momentum=0.6),
 }
 LEVELS = {
     "rule": Rule(gradient="chunk-start", chunk=12),

@@ -79,7 +79,7 @@ class MemoryBranch(nn.Module):
         self.k_proj = projection(width)
         self.v_proj = projection(width)
         self.convolution = CausalConvolution(3 * width, settings.convolution)
-        self.gates = MemoryGates(width, heads, settings.rule.window)
+        self.gates = MemoryGates(width, heads, settings.rule.window, settings.constant_momentum)
         d_k = d_v if settings.degree == 1 else feature_size(d_v, settings.degree)
         self.initial = nn.Parameter(torch.empty(heads, d_k, d_v))
         if settings.local_rules:

@@ -144,6 +144,11 @@ class LayerSettings:
         return (self.rule, *self.local_rules)
 
     @property
+    def constant_momentum(self) -> float | None:
+        """The eta of every token; None where some memory has a gate for it."""
+        return None if any(rule.momentum is None for rule in self.rules) else self.rule.momentum
+
+    @property
     def shard(self) -> int:
         """Tokens of a shard; where no memory is local, any number does."""
         return self.local_shard or 1

@@ -8,9 +8,11 @@ token t, with the last c keys k_i and values v_i and their weights gamma:
     M_t = (1 - alpha_t) M_{t-1} + w_t S_t
     o_t = q_t M_t
 
-c = 1 is Titans (arXiv 2501.00663), c > 1 the Omega rule of ATLAS (arXiv 2505.23735). M' and w_t
-are what the fields of `Rule` choose. It is declared with the other settings, in `config.rule`,
-so that a settings file and a kernel mean the same by it.
+c = 1 and w_t = 1 is Titans as printed (arXiv 2501.00663), c > 1 the Omega rule of ATLAS (arXiv
+2505.23735), which has no division by c. Where S_t is made orthogonal, theta_t stands before it
+instead: M_t = (1 - alpha_t) M_{t-1} + w_t theta_t NS(S_t). M', w_t and the division are what the
+fields of `Rule` choose. It is declared with the other settings, in `config.rule`, so that a
+settings file and a kernel mean the same by it.
 """
 
 from __future__ import annotations
@@ -21,9 +23,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from atlas.config.rule import Rule
+from atlas.config.rule import Rule, Weighting
 
-__all__ = ["Rule", "Steps", "Tokens", "settle"]
+__all__ = ["Damped", "Rule", "Steps", "Tokens", "damp", "settle"]
 
 
 class Tokens(NamedTuple):
@@ -74,16 +76,32 @@ class Steps(NamedTuple):
     gamma: Tensor
 
 
+class Damped(NamedTuple):
+    """What weighting makes of a step: the factor of a gradient, and that of S where it is added."""
+
+    step: Tensor
+    added: Tensor
+
+
+def damp(eta: Tensor, theta: Tensor, weighting: Weighting) -> Damped:
+    """Weigh momentum where it is written (`step`), where it is added (`added`), or at both."""
+    damping = 1 - eta
+    return Damped(
+        step=theta * damping if weighting in ("step", "both") else theta,
+        added=damping if weighting in ("added", "both") else torch.ones_like(damping),
+    )
+
+
 def settle(tokens: Tokens, rule: Rule) -> Steps:
     """The factors that gates and rule make."""
-    damping = 1 - tokens.eta
-    one = torch.ones_like(damping)
-    step = tokens.theta / rule.window
-    step = step * damping if rule.weighting in ("step", "both") else step
-    added = damping if rule.weighting in ("added", "both") else one
+    eta = tokens.eta if rule.momentum is None else torch.full_like(tokens.eta, rule.momentum)
+    step, added = damp(eta, tokens.theta, rule.weighting)
     if rule.learner == "newton-schulz":
-        step, added = one, added * step
+        # S is made orthogonal: what scales it is lost, so the step stands where it is added.
+        step, added = torch.ones_like(step), added * step
+    if rule.window_errors == "mean":
+        step = step / rule.window
     gamma = tokens.gamma
     if gamma is None:
-        gamma = one[..., None].expand(*one.shape, rule.window)
-    return Steps(1 - tokens.alpha, tokens.eta, step, added, gamma)
+        gamma = torch.ones_like(eta)[..., None].expand(*eta.shape, rule.window)
+    return Steps(1 - tokens.alpha, eta, step, added, gamma)
