@@ -25,7 +25,7 @@ from torch import Tensor
 
 from atlas.config.rule import Rule, Weighting
 
-__all__ = ["Damped", "Rule", "Steps", "Tokens", "damp", "settle"]
+__all__ = ["Damped", "Rule", "Steps", "Tokens", "damp", "gates_of", "join_retentions", "settle"]
 
 
 class Tokens(NamedTuple):
@@ -39,6 +39,7 @@ class Tokens(NamedTuple):
         eta: Momentum in [0, 1], [B, H, T].
         theta: Step, [B, H, T].
         gamma: Weights in [0, 1] of the window, the oldest token first, [B, H, T, c]; None is ones.
+        delta: How long an error may be that counts in full (huber bias), [B, H, T].
     """
 
     queries: Tensor
@@ -48,6 +49,7 @@ class Tokens(NamedTuple):
     eta: Tensor
     theta: Tensor
     gamma: Tensor | None = None
+    delta: Tensor | None = None
 
     def each(self, change: Callable[[Tensor], Tensor]) -> Tokens:
         """The same change made to every part."""
@@ -92,9 +94,37 @@ def damp(eta: Tensor, theta: Tensor, weighting: Weighting) -> Damped:
     )
 
 
+def join_retentions(alpha: Tensor, theta: Tensor) -> tuple[Tensor, Tensor]:
+    """One forgetting gate and one step from local and global retention.
+
+    Miras writes a step as the memory that best trades what is to be learned against being changed
+    (local retention, l) and against being large (global retention, g):
+
+        W_t = argmin over W of <W, gradient> + D(W, W_{t-1}) / l + R(W) / g
+
+    With D and R half the squared distance and norm, or the Kullback-Leibler divergence and the
+    negative entropy of weights that are distributions (then W stands for logs), the derivative is
+    zero at W_t = lambda W_{t-1} - l lambda gradient, lambda = g / (g + l). Here l = theta and
+    g = (1 - alpha) / alpha, so that a shut alpha forgets nothing.
+    """
+    whole = (1 - alpha + alpha * theta).clamp_min(torch.finfo(alpha.dtype).tiny)
+    return alpha * theta / whole, theta * (1 - alpha) / whole
+
+
+def gates_of(tokens: Tokens, rule: Rule) -> Tokens:
+    """The tokens with the forgetting, momentum and step that the rule makes of their gates."""
+    if rule.momentum is not None:
+        tokens = tokens._replace(eta=torch.full_like(tokens.eta, rule.momentum))
+    if rule.forgetting == "local-global":
+        alpha, theta = join_retentions(tokens.alpha, tokens.theta)
+        tokens = tokens._replace(alpha=alpha, theta=theta)
+    return tokens
+
+
 def settle(tokens: Tokens, rule: Rule) -> Steps:
     """The factors that gates and rule make."""
-    eta = tokens.eta if rule.momentum is None else torch.full_like(tokens.eta, rule.momentum)
+    tokens = gates_of(tokens, rule)
+    eta = tokens.eta
     step, added = damp(eta, tokens.theta, rule.weighting)
     if rule.learner == "newton-schulz":
         # S is made orthogonal: what scales it is lost, so the step stands where it is added.
