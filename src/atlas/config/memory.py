@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, Literal, get_args, get_type_hints
+from typing import Annotated, Literal
 
-from pydantic import ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
 from atlas.config.plan import Count, Device, Positive, Settings, Share
+from atlas.config.rule import Rule
 from atlas.config.training import CLIENT_ID
-from atlas.errors import InputError
 
 ArmName = Literal["memory", "window", "detached"]
 Floor = Annotated[float, Field(ge=0, lt=1)]
@@ -44,71 +43,6 @@ class SequenceSettings(Settings):
         if self.name == "text" and self.file is None:
             raise ValueError("file: missing; a task named text reads one")
         return self
-
-
-@dataclass(frozen=True)
-class Rule:
-    """How a memory learns while it reads; see docs/memory.md for the symbols.
-
-    The only declaration of a rule: settings files are checked against it, `AtlasConfig` holds its
-    keyword arguments, and kernels are given it as it is.
-    """
-
-    __pydantic_config__ = ConfigDict(extra="forbid")
-
-    gradient: Annotated[
-        Literal["exact", "chunk-start"],
-        Field(
-            description="where errors are measured. exact: M' = M_{t-1}; chunk-start: M' is the "
-            "memory at the start of the token's chunk, so the chunk is part of the function"
-        ),
-    ] = "exact"
-    chunk: Annotated[
-        Positive, Field(description="tokens per chunk; for exact a matter of speed alone")
-    ] = 64
-    window: Annotated[
-        Positive, Field(description="c, the tokens whose errors count at each step")
-    ] = 1
-    weighting: Annotated[
-        Literal["added", "both", "step", "none"],
-        Field(
-            description="added: w_t = 1 - eta_t, so that no step counts for more than theta_t "
-            "however long it is carried. step: theta_t is multiplied by 1 - eta_t instead, and "
-            "w_t = 1. both: S_t is a running mean and is added with weight 1 - eta_t; slower, and "
-            "the one that withstands gates in resonance with the keys. none: w_t = 1. step and "
-            "none diverge under changing gates and are kept as controls"
-        ),
-    ] = "added"
-    read: Annotated[
-        Literal["after", "before"],
-        Field(description="after the write of the same token, or before it"),
-    ] = "after"
-    learner: Annotated[
-        Literal["momentum", "newton-schulz"],
-        Field(
-            description="newton-schulz orthogonalises S_t before it is added; theta_t then scales "
-            "what is added, as the size of S_t no longer counts. Needs chunk-start gradients"
-        ),
-    ] = "momentum"
-    queries: Annotated[
-        Literal["plain", "projected"],
-        Field(description="projected: onto the keys seen so far"),
-    ] = "plain"
-
-    def __post_init__(self) -> None:
-        """Refuse what is not a rule, also where no settings file was read."""
-        for name, kind in _RULE_KINDS.items():
-            value, choices = getattr(self, name), get_args(kind)
-            if choices and value not in choices:
-                raise InputError(f"{name}: {value!r}; allowed: {', '.join(choices)}")
-            if not choices and value < 1:
-                raise InputError(f"{name}: {value}; allowed: 1 or more")
-        if self.learner == "newton-schulz" and self.gradient == "exact":
-            raise InputError("learner: newton-schulz; allowed with gradient: chunk-start only")
-
-
-_RULE_KINDS = get_type_hints(Rule)
-"""Of every field its choices, or int for a number of tokens."""
 
 
 class MemoryModelSettings(Settings):
