@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
@@ -82,7 +83,11 @@ class GrokkingJob:
         return self.steps >= self.run.config.train.steps
 
     def _make_round(self, observe: Observe) -> None:
-        """Some steps of every arm, measured on the way."""
+        """Some steps of every arm, measured on the way.
+
+        Raises:
+            RuntimeError: A loss is not finite; rounds saved before are kept.
+        """
         own, number = self.run.config.train, self.round + 1
         last = min(self.steps + own.round_steps, own.steps)
         began = time.perf_counter()
@@ -91,6 +96,8 @@ class GrokkingJob:
             for step in range(self.steps, last):
                 watched = (step + 1) % own.observe_every == 0
                 made = learner.step(step, watched=watched)
+                if not math.isfinite(made.loss):
+                    raise RuntimeError(self._stopped(arm, step + 1, made.loss))
                 if self.progress is not None:
                     self.progress(arm, step + 1 - self.steps, last - self.steps)
                 if watched:
@@ -110,6 +117,11 @@ class GrokkingJob:
                 "seconds": time.perf_counter() - began,
             },
         )
+
+    def _stopped(self, arm: str, step: int, loss: float) -> str:
+        """What is said where a loss is no number any more."""
+        kept = f"round {self.round} is kept" if self.round else "nothing was saved before"
+        return f"{arm}: the loss is {loss} at step {step}; {kept}; a lower train.lr may help"
 
     def _look(
         self, arm: str, number: int, step: int, made: ArithmeticStep, observe: Observe
