@@ -193,9 +193,9 @@ def test_a_phase_is_told_when_it_begins():
 
 
 FAST = [
-    "threads=1", "model.width=128", "train.steps=110", "train.round_steps=110", "train.lr=0.02",
+    "threads=1", "model.width=128", "train.steps=160", "train.round_steps=160", "train.lr=0.02",
     "train.gradient=perpendicular", "train.weight_decay=0", "train.betas=[0.9,0.99]",
-    "train.eps=1e-25", "task.fraction=0.6", "task.modulus=67", "train.observe_every=1",
+    "train.eps=1e-25", "task.fraction=0.6", "task.modulus=67", "train.observe_every=2",
 ]  # fmt: skip
 
 

@@ -73,13 +73,8 @@ def find_jump(
     if span < smallest:
         return None
     changes = [_Change.largest(levels, block, width) for width in _widths(n)]
-    jumps = [
-        change
-        for change in changes
-        if change.size >= max(smallest, RANGE * span)
-        and change.is_unusual(levels)
-        and change.lasts(x)
-    ]
+    large = [change for change in changes if change.size >= max(smallest, RANGE * span)]
+    jumps = [change for change in large if change.is_unusual(levels) and change.lasts(x)]
     # The widest has the levels on both sides; of equal ones the first, which is the narrowest.
     return max(jumps, key=lambda change: change.size).described(steps, x) if jumps else None
 
