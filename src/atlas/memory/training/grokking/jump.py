@@ -129,7 +129,7 @@ class _Change:
         """
         small = levels[self.block :] - levels[: -self.block]
         walk = _size(self._elsewhere(small)) * np.sqrt((self.block + self.width) / self.block)
-        return self.size >= BEYOND * max(_size(self._elsewhere(self.heights)), walk)
+        return bool(self.size >= BEYOND * max(_size(self._elsewhere(self.heights)), walk))
 
     def _elsewhere(self, changes: Values) -> Values:
         """Those that share no point with this one."""
