@@ -5,76 +5,12 @@ import pytest
 
 from atlas.memory.training.grokking import jump as module
 from atlas.memory.training.grokking.jump import LEAST, find_jump
-
-LENGTHS = (80, 100, 150, 300)
-
-
-def noise(draw, n):
-    return draw.uniform(0, 1) + draw.uniform(0.01, 0.5) * draw.standard_normal(n)
-
-
-def correlated_noise(draw, n):
-    keep, x = draw.uniform(0.3, 0.95), np.zeros(n)
-    for i in range(1, n):
-        x[i] = keep * x[i - 1] + draw.standard_normal()
-    return x
-
-
-def random_walk(draw, n):
-    return np.cumsum(draw.uniform(0.002, 0.05) * draw.standard_normal(n))
-
-
-def straight(draw, n):
-    return draw.uniform(-1, 1) * np.linspace(0, 1, n) + slight(draw, n)
-
-
-def saturation(draw, n):
-    t = np.linspace(0, 1, n)
-    return draw.choice([-1, 1]) * (1 - np.exp(-t / draw.uniform(0.01, 1))) + slight(draw, n)
-
-
-def slow_sigmoid(draw, n):
-    """Nine tenths of its rise take from 40 % of the series to more than all of it."""
-    t, width = np.linspace(0, 1, n), draw.uniform(0.4, 1.2)
-    rise = 1 / (1 + np.exp(-(t - draw.uniform(0.2, 0.8)) * 4.394 / width))
-    return draw.choice([-1, 1]) * rise + slight(draw, n)
-
-
-def power_law(draw, n):
-    return np.linspace(0, 1, n) ** draw.uniform(0.2, 4) + slight(draw, n)
-
-
-def single_spike(draw, n):
-    x = slight(draw, n)
-    x[draw.integers(n)] += 1
-    return x
-
-
-def slight(draw, n):
-    return draw.choice([0.0, 0.01, 0.03, 0.1]) * draw.standard_normal(n)
-
-
-CURVES = (
-    noise, correlated_noise, random_walk, straight, saturation, slow_sigmoid, power_law,
-    single_spike,
-)  # fmt: skip
+from benchmarks.jumps import CURVES, LENGTHS, count_false, planted, random_walk, saturation
 
 
 @pytest.mark.parametrize("curve", CURVES)
 def test_nothing_jumps_in_a_thousand_curves_of_each_kind(curve):
-    draw = np.random.default_rng([1, CURVES.index(curve)])
-    for number in range(1000):
-        n = LENGTHS[number % len(LENGTHS)]
-        assert find_jump(range(n), curve(draw, n)) is None, (number, n)
-
-
-def planted(draw, n, spread):
-    """A level, a rise over up to 8 % of the points, another level; the place of its middle."""
-    place = int(draw.uniform(0.2, 0.8) * n)
-    width = max(0.08 * n * draw.uniform(0, 1), 1e-3)
-    turn = np.clip((np.arange(n) - place + 0.5) * 4.394 / width, -50, 50)
-    height = draw.choice([-1, 1]) * draw.uniform(0.6, 1)
-    return height / (1 + np.exp(-turn)) + spread * draw.standard_normal(n), place, height
+    assert count_false(curve, 1000) == 0
 
 
 @pytest.mark.parametrize("n", LENGTHS)

@@ -23,7 +23,7 @@ PHASE_COLOURS = {
     "grokking": "#bbf7d0",
 }
 """Light: lines are drawn over them."""
-SMALLEST = 1e-6
+SMALLEST = 1e-9
 """Losses below are drawn there, so that the axis shows what matters."""
 Points = Sequence[Mapping[str, Any]]
 
@@ -89,7 +89,9 @@ def plot_spectra(measured: Mapping[str, Points], summary: Mapping[str, Any]) -> 
             arm: np.array([point["spectra"][operation] for point in points]).T
             for arm, points in measured.items()
         }
-        top = 100 * max(float(table.max()) for table in tables.values())
+        table = next(iter(tables.values()))
+        # Not below three even shares: what is nearly even must look so.
+        top = 100 * max(3 / len(table), *(float(table.max()) for table in tables.values()))
         for column, (arm, points) in enumerate(measured.items()):
             axes = grid[row][column]
             steps = [point["step"] for point in points]

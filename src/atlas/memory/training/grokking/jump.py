@@ -110,7 +110,9 @@ class _Change:
         apart = block + width - 1
         heights = levels[apart:] - levels[:-apart]
         inner = np.abs(heights[block : len(heights) - block])
-        return cls(block, width, block + int(inner.argmax()), heights)
+        # A sudden step is as large from several places: the middle one has it in its middle.
+        same = np.flatnonzero(inner >= (1 - 1e-9) * inner.max())
+        return cls(block, width, block + int(same[len(same) // 2]), heights)
 
     @property
     def height(self) -> float:
