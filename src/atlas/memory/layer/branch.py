@@ -15,7 +15,7 @@ from torch.nn.functional import normalize, silu
 
 from atlas.memory.layer.attention import join_heads, projection, split_heads
 from atlas.memory.layer.features import feature_size, features, initial_amplitudes, unit_features
-from atlas.memory.layer.gates import Gates, MemoryGates, ReadMode
+from atlas.memory.layer.gates import GateMode, Gates, MemoryGates, ReadMode
 from atlas.memory.layer.levels import (
     LevelsState,
     LevelTokens,
@@ -26,7 +26,7 @@ from atlas.memory.layer.levels import (
 from atlas.memory.layer.settings import LayerSettings
 from atlas.memory.layer.state import BranchState
 from atlas.memory.rules.rule import Tokens
-from atlas.memory.rules.state import initial_state
+from atlas.memory.rules.state import at_rest, initial_state
 
 
 class CausalConvolution(nn.Module):
@@ -116,7 +116,8 @@ class MemoryBranch(nn.Module):
         if not persistent.shape[1]:
             return state
         real = torch.ones(persistent.shape[:2], dtype=torch.bool, device=persistent.device)
-        read = self(persistent, state, real, mode)[1].memory
+        writing = mode._replace(gates=GateMode.STORAGE)  # a start is the same for every reading
+        read = self(persistent, state, real, writing)[1].memory
         begun = initial_state(read.memory, rules[0])._replace(prefix=read.prefix)
         return state._replace(memory=begun)
 
@@ -150,6 +151,9 @@ class MemoryBranch(nn.Module):
             gamma=gates.gamma,
         )
         starts, memories = self._local_starts(), LevelsState(state.memory, state.local)
+        if mode.gates is GateMode.RETRIEVAL:
+            tokens = tokens._replace(alpha=tokens.alpha * 0, theta=tokens.theta * 0)
+            memories = LevelsState(at_rest(state.memory), tuple(map(at_rest, state.local)))
         if self.settings.memory_gradient == "detached":
             tokens = tokens.each(lambda part: part.detach())._replace(queries=tokens.queries)
             starts = tuple(own.detach() for own in starts)

@@ -7,6 +7,7 @@ carried on.
 from __future__ import annotations
 
 from collections.abc import Callable
+from enum import Enum
 from typing import NamedTuple
 
 import torch
@@ -116,16 +117,29 @@ class MemoryGates(nn.Module):
 Watch = Callable[[LayerView], None]
 
 
+class GateMode(Enum):
+    """What a memory is read for.
+
+    STORAGE: it writes and forgets as its gates say. RETRIEVAL: it answers and stays as it is; what
+    its momentum would still have added is dropped, so that M is the same at every token.
+    """
+
+    STORAGE = "storage"
+    RETRIEVAL = "retrieval"
+
+
 class ReadMode(NamedTuple):
     """How to read.
 
     Attributes:
         floors: How far gates may close.
         watch: Is given what the memory did.
+        gates: Whether the memory writes.
     """
 
     floors: Floors = NO_FLOORS
     watch: Watch | None = None
+    gates: GateMode = GateMode.STORAGE
 
 
 PLAIN_READ = ReadMode()

@@ -120,6 +120,30 @@ def restarted(state: BlockState, fresh: BlockState, rows: Tensor) -> BlockState:
     return cast(BlockState, _choose(state, fresh, rows))
 
 
+def memory_alone(state: BlockState, fresh: BlockState) -> BlockState:
+    """The start of a new sequence, with the memory that another one left and nothing else of it.
+
+    Attention's window, the convolution's tail, the last keys and values of an Omega window, local
+    memories and learning feed-forward parts are those of `fresh`, so nothing that was read lately
+    can be seen but through M, S and what queries are projected onto.
+    """
+    left, start = state.layer.branch, fresh.layer
+    if left is None or start.branch is None:
+        return fresh
+    kept = start.branch.memory._replace(
+        memory=left.memory.memory,
+        momentum=left.memory.momentum,
+        prefix=left.memory.prefix,
+        start=None if start.branch.memory.start is None else left.memory.memory,
+    )
+    return fresh._replace(
+        layer=start._replace(
+            branch=start.branch._replace(memory=kept),
+            start=None if start.start is None else left.memory.memory,
+        )
+    )
+
+
 def to_flat(state: object, prefix: str = "") -> dict[str, Tensor]:
     """As a flat dict that safetensors can write: field names joined by dots."""
     flat = {}
