@@ -122,21 +122,27 @@ def word_numbers(
         offsets: Where each token begins and ends.
         spans: Where each word does, rising.
     """
-    owner = np.full(len(text) + 1, NO_WORD, dtype=np.int64)
-    for number, (begin, end) in enumerate(spans):
-        owner[begin:end] = number
-    found, broken = np.full(len(offsets), NO_WORD, dtype=np.int64), set[int]()
-    for token, (begin, end) in enumerate(offsets):
-        inside = set(owner[begin:end].tolist())
-        own = inside - {NO_WORD}
-        others = any(owner[i] == NO_WORD and not text[i].isspace() for i in range(begin, end))
-        if len(own) == 1 and not others:
-            found[token] = own.pop()
-        else:
-            broken |= own
-    if broken:
-        found[np.isin(found, list(broken))] = NO_WORD
+    letters, begun = np.zeros(len(text), dtype=np.int64), np.zeros(len(text), dtype=np.int64)
+    for begin, end in spans:
+        letters[begin:end] = 1
+        begun[begin] = 1
+    spaces = np.fromiter(map(str.isspace, text), dtype=np.int64, count=len(text))
+    others = _running((1 - letters) * (1 - spaces))
+    begins, ends = np.array(offsets, dtype=np.int64).reshape(-1, 2).T
+    words, inside = _running(begun), np.append(letters * (1 - begun), 0)[begins]
+    # A token's words are those that begin in it, and the one that it begins within.
+    first, last = words[begins] - inside * (ends > begins), words[ends]
+    clean = (last - first == 1) & (others[ends] == others[begins])
+    found = np.where(clean, last - 1, NO_WORD)
+    torn = [np.arange(*pair) for pair in zip(first[~clean], last[~clean], strict=True)]
+    if torn:
+        found[np.isin(found, np.concatenate(torn))] = NO_WORD
     return found
+
+
+def _running(counts: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Sums of all before each place, and of all."""
+    return np.concatenate([[0], np.cumsum(counts)])
 
 
 def byte_tokens() -> Tokenizer:
