@@ -13,6 +13,7 @@ from atlas.backbones.memory_lm.config import checked_config
 from atlas.backbones.memory_lm.sizes import without_memory
 from atlas.build.reading import Reading, Sequences, build_reading
 from atlas.config.memory import ArmName, MemoryConfig
+from atlas.memory.layer.gates import MemoryGates
 from atlas.memory.layer.settings import Stage, stage_at
 from atlas.memory.training.episodes import EpisodeObjective, EpisodeReader
 from atlas.memory.training.loop import Lines, MemoryTrainer, NextToken, Objective
@@ -110,6 +111,9 @@ def _model(config: MemoryConfig, arm: ArmName, vocabulary: int) -> AtlasForCausa
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = AtlasForCausalLM(settings)
+    for module in model.modules():
+        if isinstance(module, MemoryGates):
+            module.start_at(**config.model.gates.model_dump())
     model.eval().to(config.device)
     return model
 

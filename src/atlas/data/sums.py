@@ -18,7 +18,8 @@ from atlas.data.arithmetic import OPERATIONS, SIGNS, ArithmeticTask, Equations
 from atlas.data.text import TextLines
 from atlas.errors import InputError
 from atlas.memory.training.episodes import ARITHMETIC, EpisodeBatch
-from atlas.memory.training.loop import IGNORED, Lines
+from atlas.memory.training.loop import Lines
+from atlas.memory.training.losses import IGNORED
 from atlas.runs.seeds import generator
 
 TOKENS = 5
@@ -57,6 +58,12 @@ class Sums:
     def trained(self) -> Equations:
         """What is trained on."""
         return self.task.training()
+
+    @cached_property
+    def shuffled(self) -> Equations:
+        """What is trained on in another order, so that the first few are of all kinds."""
+        order = generator(self.task.seed, "arithmetic", "shuffled").permutation(len(self.trained))
+        return self.trained.pick(torch.from_numpy(order.astype(np.int64)))
 
     @cached_property
     def asked(self) -> Equations:

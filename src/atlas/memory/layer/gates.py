@@ -100,6 +100,12 @@ class MemoryGates(nn.Module):
         if window > 1:
             self.gamma = Gate(width, heads * window, BIASES["gamma"])
 
+    @torch.no_grad()
+    def start_at(self, **starts: float) -> None:
+        """Have gates start elsewhere than at BIASES, by name and before the sigmoid."""
+        for name, start in starts.items():
+            getattr(self, name).bias.fill_(start)
+
     def forward(self, x: Tensor, floors: Floors) -> Gates:
         """Values for T tokens [B, T, D]."""
         gamma = None

@@ -141,6 +141,8 @@ class EpisodeReader:
         memory: States | None,
         mode: GateMode,
         floors: Floors,
+        *,
+        fresh: States | None = None,
         **more: Any,  # noqa: ANN401
     ) -> tuple[Any, States]:
         """One batch as a new sequence with a memory; what the model gives, and its states then.
@@ -151,9 +153,10 @@ class EpisodeReader:
             memory: States of which the memory alone is carried on; None: an empty one.
             mode: Whether it is written.
             floors: Of training.
+            fresh: How sequences start; None: it is found out here.
             **more: What else the model is asked for.
         """
-        states = _bare(model).start_states(len(lines.ids))
+        states = start_of(model, lines) if fresh is None else fresh
         if memory is not None:
             states = [memory_alone(*pair) for pair in zip(memory, states, strict=True)]
         cache = self.open_state(states)
@@ -167,7 +170,14 @@ class EpisodeReader:
         return out, cache.states
 
     def loss_of(
-        self, model: nn.Module, lines: Lines, memory: States | None, mode: GateMode, floors: Floors
+        self,
+        model: nn.Module,
+        lines: Lines,
+        memory: States | None,
+        mode: GateMode,
+        floors: Floors,
+        *,
+        fresh: States | None = None,
     ) -> tuple[Tensor, Tensor, Any, States]:
         """What is made smaller, the loss of the answers in it, what the model gave, its states."""
         shares = list[Tensor]()
@@ -176,10 +186,38 @@ class EpisodeReader:
             del name
             shares.append(view.gates["mix"].mean())
 
-        out, states = self.read(model, lines, memory, mode, floors, watch=watch)
+        out, states = self.read(model, lines, memory, mode, floors, fresh=fresh, watch=watch)
         answers = token_loss(out.logits, lines.targets, self.loss)
         weight = 1.0 if mode is GateMode.STORAGE else self.settings.weight
         return weight * answers + self._pulled(shares, mode), answers, out, states
+
+    @torch.no_grad()
+    def look(
+        self,
+        model: nn.Module,
+        batch: EpisodeBatch,
+        memories: tuple[States | None, States],
+        floors: Floors,
+    ) -> dict[str, float]:
+        """What the memory does at a batch, by layer and measure.
+
+        The share in the output is that of retrieval, and under `gate.mix.storage` that of storage;
+        all else is of storage, as in retrieval nothing moves.
+
+        Args:
+            model: The model.
+            batch: Usually the last of an episode.
+            memories: Before it in storage, and after the whole of storage.
+            floors: Of training.
+        """
+        phases = ((batch.storage, GateMode.STORAGE), (batch.retrieval, GateMode.RETRIEVAL))
+        stored, asked = (
+            self.read(model, lines, memory, mode, floors, output_memory=True)[0].memory or {}
+            for (lines, mode), memory in zip(phases, memories, strict=True)
+        )
+        shares = {name: value for name, value in asked.items() if "/gate.mix." in name}
+        before = {name.replace("/gate.mix.", "/gate.mix.storage."): stored[name] for name in shares}
+        return stored | before | shares
 
     def _pulled(self, shares: Sequence[Tensor], mode: GateMode) -> Tensor | float:
         """What it costs that the memory's share is below the phase's target, layer by layer."""
@@ -212,18 +250,19 @@ class EpisodeObjective:
         memory, open_losses = self.kept, list[Tensor]()
         total = stored = 0.0
         for number, batch in enumerate(work):
-            if memory is not None and (number == 0 or (count - number) % own.through == 0):
+            if number == 0 or (count - number) % own.through == 0:
                 _close(open_losses)
-                memory = [detached(state) for state in memory]
+                memory = None if memory is None else [detached(state) for state in memory]
+                fresh = start_of(model, batch.storage)  # the same for all batches of a stretch
+            before = memory
             loss, answers, _, memory = self.reader.loss_of(
-                model, batch.storage, memory, GateMode.STORAGE, floors
+                model, batch.storage, memory, GateMode.STORAGE, floors, fresh=fresh
             )
             open_losses.append(loss / count)
             stored += float(answers.detach()) / count
             total += float(loss.detach()) / count
         assert memory is not None
         left = [each_tensor(state, _leaf) for state in memory]
-        seen: dict[str, float] | None = None
         found: dict[str, float] = {}
         asked = 0.0
         for batch, number in together(work):
@@ -237,21 +276,10 @@ class EpisodeObjective:
             total += float(loss.detach()) * weight
             if watched:
                 found["softmax_collapse"] = collapsed(out.logits, batch.retrieval.targets)
-                seen = self._look(model, batch, memory_of, floors)
+        seen = self.reader.look(model, work[-1], (before, left), floors) if watched else None
         _close(open_losses, _gradients(memory, left))
         self.kept = [detached(state) for state in memory] if own.between == "keep" else None
         return Read(total, {"storage_loss": stored, "retrieval_loss": asked, **found}, seen)
-
-    @torch.no_grad()
-    def _look(
-        self, model: nn.Module, batch: EpisodeBatch, left: States, floors: Floors
-    ) -> dict[str, float] | None:
-        """What the memory that storage left does in retrieval."""
-        out, _ = self.reader.read(
-            model, batch.retrieval, left, GateMode.RETRIEVAL, floors, output_memory=True
-        )
-        memory: dict[str, float] | None = out.memory
-        return memory
 
     def tensors(self) -> dict[str, Tensor]:
         """The memory that is kept, if it is."""
@@ -266,6 +294,11 @@ class EpisodeObjective:
         if tensors:
             like = _bare(model).start_states(1)
             self.kept = [from_flat(tensors, own, f"{i}") for i, own in enumerate(like)]
+
+
+def start_of(model: nn.Module, lines: Lines) -> States:
+    """How sequences start, before their first token."""
+    return _bare(model).start_states(len(lines.ids))
 
 
 def _bare(model: Any) -> Carries:  # noqa: ANN401

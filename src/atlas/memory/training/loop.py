@@ -173,11 +173,17 @@ class MemoryTrainer:
         return float(nn.utils.clip_grad_norm_(parameters, limit)), found
 
     @torch.no_grad()
-    def score(self, lines: Lines, done: int) -> Score:
-        """How well sequences it was not trained on are answered after `done` steps."""
+    def score(self, lines: Lines, done: int, rows: int | None = None) -> Score:
+        """How well sequences it was not trained on are answered after `done` steps.
+
+        Args:
+            lines: The sequences.
+            done: Steps made.
+            rows: Sequences that are read at a time; None: as many as in training.
+        """
         loss, right, floors = 0.0, 0, self.floors(done)
         memory: dict[str, float] = {}
-        for ids, targets in _pieces(lines, self.settings.batch):
+        for ids, targets in _pieces(lines, rows or self.settings.batch):
             out = self.model(input_ids=ids, use_cache=False, floors=floors, output_memory=True)
             loss += float(token_loss(out.logits, targets, reduction="sum"))
             right += int((out.logits.argmax(-1) == targets).sum())
@@ -204,6 +210,8 @@ class MemoryTrainer:
                 raise ValueError(f"{name} has shape {list(saved.shape)}, not {list(value.shape)}")
             with torch.no_grad():
                 value.copy_(saved)
+            if f"step|{name}" in tensors:  # its moments go together
+                _ = [tensors[f"{moment}|{name}"] for moment in ("exp_avg", "exp_avg_sq")]
         self.optimisers.load(tensors)
         start = "carried|"
         carried = {n.removeprefix(start): tensors[n] for n in tensors if n.startswith(start)}
