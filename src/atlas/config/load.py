@@ -16,6 +16,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from atlas.config.federation import FederationConfig
+from atlas.config.grokking import GrokkingConfig
 from atlas.config.memory import MemoryConfig
 from atlas.config.messages import explain, nearest, show
 from atlas.config.reading import merge, parse_mapping, parse_override, set_value, to_yaml
@@ -120,8 +121,12 @@ def _is_file(path: Path) -> bool:
         return False
 
 
-RunConfig = FederationConfig | MemoryConfig
-KINDS: dict[str, type[RunConfig]] = {"federation": FederationConfig, "memory": MemoryConfig}
+RunConfig = FederationConfig | MemoryConfig | GrokkingConfig
+KINDS: dict[str, type[RunConfig]] = {
+    "federation": FederationConfig,
+    "memory": MemoryConfig,
+    "grokking": GrokkingConfig,
+}
 
 
 def check_kind(kind: object) -> list[str]:
@@ -216,13 +221,13 @@ def load_resolved(path: Path) -> RunConfig:
     return _validate(_read_file(path))
 
 
-LENGTHS = {"federation": "rounds", "memory": "train.steps"}
+LENGTHS = {"federation": "rounds", "memory": "train.steps", "grokking": "train.steps"}
 """The one setting of each kind of run that may change after its start: how long it is."""
 
 
 def length_of(config: RunConfig) -> int:
-    """How long a run is: rounds of a federation, steps of a memory run."""
-    return config.train.steps if isinstance(config, MemoryConfig) else config.rounds
+    """How long a run is: rounds of a federation, steps of all others."""
+    return config.rounds if isinstance(config, FederationConfig) else config.train.steps
 
 
 def lengthened(config: RunConfig, overrides: Sequence[str]) -> RunConfig:

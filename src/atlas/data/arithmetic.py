@@ -8,13 +8,14 @@ residues other than zero: a / b = a * b^-1.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from atlas.errors import InputError
+from atlas.memory.training.grokking.equations import Equations, join
 from atlas.ops.fourier import is_prime
 from atlas.runs.seeds import generator
 
@@ -35,42 +36,6 @@ ANSWERS: dict[str, Callable[[Tensor, Tensor, int], Tensor]] = {
 OPERATIONS = tuple(ANSWERS)
 """In the order in which they are numbered, whichever of them a task asks for."""
 SIGNS = dict(zip(OPERATIONS, ("+", "-", "*", "/"), strict=True))
-
-
-@dataclass(frozen=True)
-class Equations:
-    """Some questions and their answers, all int64 [N].
-
-    Attributes:
-        operation: Its number in `OPERATIONS`.
-        a: The first residue.
-        b: The second one.
-        answer: The residue that is right.
-    """
-
-    operation: Tensor
-    a: Tensor
-    b: Tensor
-    answer: Tensor
-
-    def __len__(self) -> int:
-        """How many."""
-        return len(self.answer)
-
-    def pick(self, rows: Tensor) -> Equations:
-        """Some of them, by row numbers or a mask."""
-        return Equations(*(getattr(self, part.name)[rows] for part in fields(self)))
-
-    def to(self, device: torch.device) -> Equations:
-        """The same on a device."""
-        return Equations(*(getattr(self, part.name).to(device) for part in fields(self)))
-
-
-def join(parts: list[Equations]) -> Equations:
-    """One after the other."""
-    return Equations(
-        *(torch.cat([getattr(part, f.name) for part in parts]) for f in fields(Equations))
-    )
 
 
 @dataclass(frozen=True)

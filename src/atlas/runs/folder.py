@@ -106,7 +106,7 @@ class RunFolder:
 
     @property
     def models(self) -> Path:
-        """Whole models of a memory run, one folder for each arm."""
+        """Whole models of a memory or grokking run, one folder for each arm."""
         return self.path / "models"
 
     @property
@@ -174,7 +174,11 @@ def _owner_text(path: Path) -> str:
     return f"process {number}" if number.isdigit() else "another process"
 
 
-_SCHEMAS = {"federation": "summary.schema.json", "memory": "summary_memory.schema.json"}
+_SCHEMAS = {
+    "federation": "summary.schema.json",
+    "memory": "summary_memory.schema.json",
+    "grokking": "summary_grokking.schema.json",
+}
 
 
 def schema(kind: str = "federation") -> dict[str, Any]:

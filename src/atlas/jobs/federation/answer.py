@@ -23,7 +23,6 @@ from atlas.build.dealing import backbone_names
 from atlas.build.models import find_autocast, open_backbone, text_limits
 from atlas.config.federation import FederationConfig
 from atlas.config.load import load_resolved, load_resolved_federation
-from atlas.config.memory import MemoryConfig
 from atlas.data.examples import read_example, render_prompt
 from atlas.data.files import read_records
 from atlas.errors import InputError
@@ -55,10 +54,11 @@ def adapter_folder(folder: RunFolder, client: str) -> Path:
     """Where a finished run keeps a client's adapter."""
     known = sorted(p.name for p in folder.adapters.iterdir()) if folder.adapters.is_dir() else []
     if not known:
-        if isinstance(load_resolved(folder.config), MemoryConfig):
+        config = load_resolved(folder.config)
+        if not isinstance(config, FederationConfig):
             raise InputError(
-                f"{folder.path}: a memory run, which has no clients and no adapters; its whole "
-                f"models are in {folder.models}"
+                f"{folder.path}: a {config.kind} run, which has no clients and no adapters; "
+                f"its whole models are in {folder.models}"
             )
         if folder.summary.exists():
             raise InputError(
