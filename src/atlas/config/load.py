@@ -1,4 +1,4 @@
-"""Reads the settings of a run: a preset or a file, a size, and ``key=value`` overrides.
+"""Reads the settings of a run: a preset or a file, its base, a size, and ``key=value`` overrides.
 
 Paths in them are made absolute, so that a saved run finds its files from anywhere.
 """
@@ -156,6 +156,11 @@ def preset_text(name: str) -> str:
     return (_preset_folder() / f"{name}.yaml").read_text("utf-8")
 
 
+def read_preset(name: str) -> dict[str, Any]:
+    """Returns a preset's settings, laid over those of the preset that its `base` names."""
+    return _on_base(parse_mapping(preset_text(name).encode(), f"preset {name}"), f"preset {name}")
+
+
 def load_config(source: str, overrides: Sequence[str]) -> RunConfig:
     """Reads a whole configuration; later parts win: file, then size block, then overrides.
 
@@ -272,7 +277,7 @@ def _read_source(source: str) -> dict[str, Any]:
     """Reads a preset by its name, or a file by its path."""
     presets = preset_names()
     if source in presets:
-        return parse_mapping(preset_text(source).encode(), f"preset {source}")
+        return read_preset(source)
     path = Path(source)
     try:
         found = path.is_file()
@@ -285,7 +290,17 @@ def _read_source(source: str) -> dict[str, Any]:
             f"{show(source)}: neither a preset nor a file;{hint} presets: "
             f"{', '.join(presets) or 'none'}"
         )
-    return _read_file(path)
+    return _on_base(_read_file(path), source)
+
+
+def _on_base(settings: dict[str, Any], place: str) -> dict[str, Any]:
+    """Lays settings over the preset that they name as their base, sizes included."""
+    if "base" not in settings:
+        return settings
+    base, own = settings["base"], {key: settings[key] for key in settings if key != "base"}
+    if base not in preset_names() or place == f"preset {base}":
+        raise InputError(f"{place}: base: {show(base)}; allowed: {', '.join(preset_names())}")
+    return merge(read_preset(base), own)
 
 
 def _read_file(path: Path) -> dict[str, Any]:

@@ -96,7 +96,5 @@ class MemoryConfig(Settings):
         if self.objective == "episodes" and self.task.name != "text":
             raise ValueError("objective: episodes; allowed with task.name: text only")
         if self.objective == "episodes" and self.train.batch < 2:
-            raise ValueError(
-                "train.batch: 1; allowed with objective episodes: 2 or more streams"
-            )
+            raise ValueError("train.batch: 1; allowed with objective episodes: 2 or more streams")
         return self

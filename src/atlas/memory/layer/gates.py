@@ -84,18 +84,20 @@ class Gate(nn.Module):
 class MemoryGates(nn.Module):
     """Gates that read the layer's input."""
 
-    def __init__(self, width: int, heads: int, window: int) -> None:
+    def __init__(self, width: int, heads: int, window: int, momentum: float | None = None) -> None:
         """Gates for `heads` heads and a window of `window` tokens.
 
         Args:
             width: Of the input.
             heads: H.
             window: c of the rule; only above one does gamma exist.
+            momentum: eta of every token; None: a gate like the others.
         """
         super().__init__()
-        self.window = window
+        self.window, self.momentum = window, momentum
         self.alpha = Gate(width, heads, BIASES["alpha"])
-        self.eta = Gate(width, heads, BIASES["eta"])
+        if momentum is None:
+            self.eta = Gate(width, heads, BIASES["eta"])
         self.theta = Gate(width, heads, BIASES["theta"])
         if window > 1:
             self.gamma = Gate(width, heads * window, BIASES["gamma"])
@@ -104,7 +106,8 @@ class MemoryGates(nn.Module):
     def start_at(self, **starts: float) -> None:
         """Have gates start elsewhere than at BIASES, by name and before the sigmoid."""
         for name, start in starts.items():
-            getattr(self, name).bias.fill_(start)
+            if isinstance(gate := getattr(self, name, None), Gate):  # momentum may be a constant
+                gate.bias.fill_(start)
 
     def forward(self, x: Tensor, floors: Floors) -> Gates:
         """Values for T tokens [B, T, D]."""
@@ -112,9 +115,14 @@ class MemoryGates(nn.Module):
         if self.window > 1:
             weights = torch.unflatten(self.gamma(x, floors.gamma), -1, (-1, self.window))
             gamma = weights.transpose(1, 2)
+        alpha = self.alpha(x, floors.alpha).transpose(1, 2)
+        if self.momentum is None:
+            eta = self.eta(x, floors.eta).transpose(1, 2)
+        else:
+            eta = torch.full_like(alpha, self.momentum)
         return Gates(
-            alpha=self.alpha(x, floors.alpha).transpose(1, 2),
-            eta=self.eta(x, floors.eta).transpose(1, 2),
+            alpha=alpha,
+            eta=eta,
             theta=self.theta(x, floors.theta).transpose(1, 2),
             gamma=gamma,
         )

@@ -67,11 +67,6 @@ def detach(state: MemoryState) -> MemoryState:
     return MemoryState._make(parts)
 
 
-def at_rest(state: MemoryState) -> MemoryState:
-    """The same memory without momentum: what is neither written nor forgotten then stays."""
-    return state._replace(momentum=torch.zeros_like(state.momentum))
-
-
 def cast(state: MemoryState, dtype: torch.dtype) -> MemoryState:
     """The same values in another dtype."""
     parts = (part.to(dtype) if isinstance(part, Tensor) else part for part in state)
