@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from atlas.data.masked_words import NO_WORD, commonest_share, mask_words, whole_words
 from atlas.data.sums import Sums
 from atlas.data.text import TextLines, TokenText
-from atlas.memory.training.episodes import WORDS, Episode, EpisodeBatch
+from atlas.memory.training.episode_batches import WORDS, Episode, EpisodeBatch
 from atlas.memory.training.loop import Lines
 from atlas.memory.training.losses import IGNORED
 from atlas.runs.seeds import generator

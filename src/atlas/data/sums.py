@@ -17,7 +17,7 @@ from torch import Tensor
 from atlas.data.arithmetic import OPERATIONS, SIGNS, ArithmeticTask, Equations
 from atlas.data.text import TextLines
 from atlas.errors import InputError
-from atlas.memory.training.episodes import ARITHMETIC, EpisodeBatch
+from atlas.memory.training.episode_batches import ARITHMETIC, EpisodeBatch
 from atlas.memory.training.loop import Lines
 from atlas.memory.training.losses import IGNORED
 from atlas.runs.seeds import generator

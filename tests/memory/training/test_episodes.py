@@ -10,14 +10,8 @@ from atlas.config.episodes import EpisodeSettings, PhaseGates
 from atlas.config.memory_train import MemoryTrainSettings
 from atlas.memory.layer.gates import Floors, GateMode
 from atlas.memory.layer.state import detached, memory_alone
-from atlas.memory.training.episodes import (
-    ARITHMETIC,
-    WORDS,
-    EpisodeBatch,
-    EpisodeObjective,
-    EpisodeReader,
-    together,
-)
+from atlas.memory.training.episode_batches import ARITHMETIC, WORDS, EpisodeBatch, together
+from atlas.memory.training.episodes import EpisodeObjective, EpisodeReader
 from atlas.memory.training.loop import Lines, MemoryTrainer
 from atlas.memory.training.losses import IGNORED
 from tests.backbones.memory_lm.helpers import make_model
@@ -211,7 +205,7 @@ def test_batches_that_are_read_at_once_are_those_of_one_task(monkeypatch):
     found = together(EPISODE)
     assert [(own.task, count) for own, count in found] == [(WORDS, 3), (ARITHMETIC, 2)]
     assert found[0][0].questions.max() == 3 * ROWS - 1
-    monkeypatch.setattr("atlas.memory.training.episodes.TOGETHER", 2 * 11 * ROWS)
+    monkeypatch.setattr("atlas.memory.training.episode_batches.TOGETHER", 2 * 11 * ROWS)
     assert [count for _, count in together(EPISODE)] == [2, 1, 2]
 
 

@@ -11,7 +11,7 @@ import torch
 
 from atlas.build.memory import MemoryRun
 from atlas.data.arithmetic import Equations
-from atlas.memory.training.episodes import ARITHMETIC, WORDS
+from atlas.memory.training.episode_batches import ARITHMETIC, WORDS
 from atlas.memory.training.loop import MemoryTrainer
 from atlas.memory.training.retrieval import EMPTIED, OTHER, OWN, Answers, Retrieval, ask
 from atlas.ops.paired_answers import mcnemar, resampled_interval

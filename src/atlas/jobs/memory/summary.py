@@ -10,7 +10,7 @@ from typing import Any
 from atlas.build.memory import MemoryRun
 from atlas.jobs.memory.progress import ArmProgress, wave_table
 from atlas.jobs.memory.scores import ArmScore, causal_table
-from atlas.memory.training.episodes import ARITHMETIC, WORDS
+from atlas.memory.training.episode_batches import ARITHMETIC, WORDS
 from atlas.memory.training.grokking.jump import find_jump
 from atlas.memory.training.grokking.together import moves_together
 from atlas.runs.checkpoint import tensors_sha256

@@ -16,7 +16,8 @@ from torch import Tensor, nn
 
 from atlas.memory.layer.gates import Floors, GateMode
 from atlas.memory.layer.state import rows_of
-from atlas.memory.training.episodes import Episode, EpisodeBatch, EpisodeReader, States
+from atlas.memory.training.episode_batches import Episode, EpisodeBatch, States
+from atlas.memory.training.episodes import EpisodeReader
 from atlas.memory.training.loop import Lines
 from atlas.memory.training.losses import IGNORED, token_loss
 
