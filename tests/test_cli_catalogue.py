@@ -75,6 +75,7 @@ def test_settings_by_key_block_and_free_key(atlas):
     assert [(row["kind"], row["default"]) for row in rows] == [
         ("federation", FederationConfig().train.lr),
         ("memory", 0.003),
+        ("grokking", 0.01),
     ]
     rows = json.loads(atlas("settings", "train", "--kind", "memory", "--json")[1])
     assert {row["kind"] for row in rows} == {"memory"}
