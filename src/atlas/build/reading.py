@@ -98,12 +98,13 @@ def build_reading(config: MemoryConfig) -> Reading:
 
 def build_tokens(settings: TokenizerSettings, text: str, arithmetic: list[str]) -> TextTokens:
     """The tokenizer of a run, with all its special tokens."""
-    makers = {
-        "bytes": byte_tokens,
-        "trained": lambda: train_tokens(text, settings.size or TOKENIZER_SIZE),
-        "folder": lambda: folder_tokens(settings.folder) if settings.folder else byte_tokens(),
-    }
-    return with_special_tokens(makers[settings.kind](), arithmetic)
+    if settings.kind == "trained":
+        tokenizer = train_tokens(text, settings.size or TOKENIZER_SIZE)
+    elif settings.folder is not None:
+        tokenizer = folder_tokens(settings.folder)
+    else:
+        tokenizer = byte_tokens()
+    return with_special_tokens(tokenizer, arithmetic)
 
 
 def build_sums(task: SequenceSettings, tokens: TextTokens, seed: int) -> Sums | None:

@@ -10,8 +10,8 @@ import numpy as np
 import torch
 
 from atlas.build.memory import MemoryRun
-from atlas.data.arithmetic import Equations
 from atlas.memory.training.episode_batches import ARITHMETIC, WORDS
+from atlas.memory.training.grokking.equations import Equations
 from atlas.memory.training.loop import MemoryTrainer
 from atlas.memory.training.retrieval import EMPTIED, OTHER, OWN, Answers, Retrieval, ask
 from atlas.ops.paired_answers import mcnemar, resampled_interval

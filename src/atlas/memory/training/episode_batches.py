@@ -34,8 +34,16 @@ class EpisodeBatch(NamedTuple):
 
     def to(self, device: torch.device) -> EpisodeBatch:
         """The same on a device."""
-        lines = self.storage.to(device), self.retrieval.to(device)
-        return EpisodeBatch(self.task, *lines, self.questions.to(device))
+        storage, retrieval = self.storage.to(device), self.retrieval.to(device)
+        return EpisodeBatch(self.task, storage, retrieval, self.questions.to(device))
+
+    def rows(self, begin: int, end: int) -> EpisodeBatch:
+        """Some of its streams."""
+        storage, retrieval = (
+            Lines(own.ids[begin:end], own.targets[begin:end])
+            for own in (self.storage, self.retrieval)
+        )
+        return EpisodeBatch(self.task, storage, retrieval, self.questions[begin:end])
 
 
 Episode = tuple[EpisodeBatch, ...]
@@ -64,11 +72,18 @@ def _joined(batches: Sequence[EpisodeBatch]) -> EpisodeBatch:
         own = batch.questions
         questions.append(torch.where(own < 0, own, own + asked))
         asked += int(own.max()) + 1
-    lines = [
-        Lines(*(torch.cat(parts) for parts in zip(*some, strict=True)))
-        for some in zip(*((b.storage, b.retrieval) for b in batches), strict=True)
-    ]
-    return EpisodeBatch(batches[0].task, *lines, torch.cat(questions))
+
+    def all_of(lines: Sequence[Lines]) -> Lines:
+        return Lines(
+            torch.cat([own.ids for own in lines]), torch.cat([own.targets for own in lines])
+        )
+
+    return EpisodeBatch(
+        batches[0].task,
+        all_of([batch.storage for batch in batches]),
+        all_of([batch.retrieval for batch in batches]),
+        torch.cat(questions),
+    )
 
 
 def repeated(states: States, count: int) -> States:

@@ -18,7 +18,6 @@ from atlas.memory.layer.gates import Floors, GateMode
 from atlas.memory.layer.state import rows_of
 from atlas.memory.training.episode_batches import Episode, EpisodeBatch, States
 from atlas.memory.training.episodes import EpisodeReader
-from atlas.memory.training.loop import Lines
 from atlas.memory.training.losses import IGNORED, token_loss
 
 OWN, EMPTIED, OTHER = "own", "emptied", "other"
@@ -86,7 +85,7 @@ def ask(
     found: dict[str, dict[str, list[Answers]]] = {name: {} for name in memories}
     loss, masks, seen = 0.0, 0, dict[str, float]()
     for begin, end in _groups(len(episode[0].questions), rows):
-        some = [_rows(batch, begin, end) for batch in episode]
+        some = [batch.rows(begin, end) for batch in episode]
         before, left = _fill(reader, model, some, floors)
         seen = reader.look(model, some[-1], (before, left), floors)
         for name in memories:
@@ -118,7 +117,7 @@ def judge(logits: Tensor, batch: EpisodeBatch, first: int = 0) -> Answers:
     asked = batch.questions[masks]
     right = (logits.argmax(-1) == batch.retrieval.targets)[masks]
     streams = torch.nonzero(masks)[:, 0] + first
-    numbers, place = asked.unique(return_inverse=True)
+    numbers, place = torch.unique(asked, return_inverse=True)
     every = torch.ones(len(numbers), dtype=torch.long, device=right.device)
     every.scatter_reduce_(0, place, right.long(), "amin")
     own = torch.zeros_like(every).scatter_(0, place, streams)
@@ -150,11 +149,6 @@ def _groups(count: int, rows: int) -> list[tuple[int, int]]:
     if len(edges) > 2 and edges[-1] - edges[-2] == 1:
         del edges[-2]
     return list(zip(edges[:-1], edges[1:], strict=True))
-
-
-def _rows(batch: EpisodeBatch, begin: int, end: int) -> EpisodeBatch:
-    cut = [Lines(*(part[begin:end] for part in lines)) for lines in batch[1:3]]
-    return EpisodeBatch(batch.task, *cut, batch.questions[begin:end])
 
 
 def _joined(parts: list[Answers]) -> Answers:
