@@ -35,7 +35,7 @@ def symbols(modulus: int) -> list[str]:
 
 
 @dataclass(frozen=True)
-class Sums:
+class SumLines:
     """Equations as sequences.
 
     Attributes:
@@ -129,7 +129,7 @@ class TextAndSums:
     """
 
     lines: TextLines
-    sums: Sums
+    sums: SumLines
     share: float
 
     @property

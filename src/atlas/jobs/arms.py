@@ -10,7 +10,7 @@ from torch import Tensor
 from atlas.runs.checkpoint import Checkpoint
 
 
-class Learner(Protocol):
+class ArmLearner(Protocol):
     """A model in training."""
 
     def tensors(self) -> Mapping[str, Tensor]:
@@ -38,7 +38,7 @@ def run_steps(
     return job.steps >= last
 
 
-def arm_tensors(learners: Mapping[str, Learner]) -> dict[str, Tensor]:
+def arm_tensors(learners: Mapping[str, ArmLearner]) -> dict[str, Tensor]:
     """The tensors of all arms, each under its arm's name."""
     return {
         f"{arm}|{name}": value

@@ -23,8 +23,8 @@ from atlas.memory.training.losses import IGNORED, token_loss
 OWN, EMPTIED, OTHER = "own", "emptied", "other"
 
 
-class Answers(NamedTuple):
-    """Answers to the questions of one task.
+class JudgedAnswers(NamedTuple):
+    """JudgedAnswers to the questions of one task.
 
     Attributes:
         right: Whether all tokens of each were [N].
@@ -49,7 +49,7 @@ class Retrieval(NamedTuple):
         memory: What the memory did in retrieval.
     """
 
-    answers: dict[str, dict[str, Answers]]
+    answers: dict[str, dict[str, JudgedAnswers]]
     loss: float
     memory: dict[str, float]
 
@@ -82,7 +82,7 @@ def ask(
         rows: Streams that are read at a time, at least two.
         memories: Which of MEMORIES the questions are asked with, OWN among them.
     """
-    found: dict[str, dict[str, list[Answers]]] = {name: {} for name in memories}
+    found: dict[str, dict[str, list[JudgedAnswers]]] = {name: {} for name in memories}
     loss, masks, seen = 0.0, 0, dict[str, float]()
     for begin, end in _groups(len(episode[0].questions), rows):
         some = [batch.rows(begin, end) for batch in episode]
@@ -105,7 +105,7 @@ def ask(
     return Retrieval(answers_of, loss / max(1, masks), seen)
 
 
-def judge(logits: Tensor, batch: EpisodeBatch, first: int = 0) -> Answers:
+def judge(logits: Tensor, batch: EpisodeBatch, first: int = 0) -> JudgedAnswers:
     """A question is right when all its tokens are.
 
     Args:
@@ -121,7 +121,7 @@ def judge(logits: Tensor, batch: EpisodeBatch, first: int = 0) -> Answers:
     every = torch.ones(len(numbers), dtype=torch.long, device=right.device)
     every.scatter_reduce_(0, place, right.long(), "amin")
     own = torch.zeros_like(every).scatter_(0, place, streams)
-    return Answers(every.bool().cpu().numpy(), own.cpu().numpy())
+    return JudgedAnswers(every.bool().cpu().numpy(), own.cpu().numpy())
 
 
 def _fill(
@@ -151,5 +151,5 @@ def _groups(count: int, rows: int) -> list[tuple[int, int]]:
     return list(zip(edges[:-1], edges[1:], strict=True))
 
 
-def _joined(parts: list[Answers]) -> Answers:
-    return Answers(*(np.concatenate(own) for own in zip(*parts, strict=True)))
+def _joined(parts: list[JudgedAnswers]) -> JudgedAnswers:
+    return JudgedAnswers(*(np.concatenate(own) for own in zip(*parts, strict=True)))
