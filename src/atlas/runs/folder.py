@@ -110,6 +110,11 @@ class RunFolder:
         return self.path / "models"
 
     @property
+    def best(self) -> Path:
+        """Models as they were after the round in which they did best, one folder for each arm."""
+        return self.path / "best"
+
+    @property
     def plots(self) -> Path:
         """Pictures of the run."""
         return self.path / "plots"

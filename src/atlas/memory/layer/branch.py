@@ -15,8 +15,8 @@ from torch.nn.functional import linear, normalize, silu, softplus
 
 from atlas.memory.layer.attention import join_heads, projection, split_heads
 from atlas.memory.layer.features import feature_size, features, initial_amplitudes, unit_features
-from atlas.memory.layer.follow import answer, begin_again, shapes_of
-from atlas.memory.layer.gates import Gate, Gates, MemoryGates, ReadMode
+from atlas.memory.layer.follow import answer, at_rest, begin_again, shapes_of
+from atlas.memory.layer.gates import Gate, GateMode, Gates, MemoryGates, ReadMode
 from atlas.memory.layer.levels import LevelsState, LevelTokens, initial_levels, run_levels
 from atlas.memory.layer.settings import LayerSettings
 from atlas.memory.layer.state import BranchState, detached
@@ -131,7 +131,8 @@ class MemoryBranch(nn.Module):
         if not persistent.shape[1]:
             return state
         real = torch.ones(persistent.shape[:2], dtype=torch.bool, device=persistent.device)
-        read = self(persistent, state, real, mode)[1].memory
+        writing = mode._replace(gates=GateMode.STORAGE)  # a start is the same for every reading
+        read = self(persistent, state, real, writing)[1].memory
         return state._replace(memory=begin_again(read, rules[0]))
 
     def forward(
@@ -165,6 +166,11 @@ class MemoryBranch(nn.Module):
             delta=self._thresholds(x),
         )
         starts, memories = self._local_starts(), LevelsState(state.memory, state.local)
+        if mode.gates is GateMode.RETRIEVAL:
+            tokens = tokens._replace(alpha=tokens.alpha * 0, theta=tokens.theta * 0)
+            memories = LevelsState(
+                at_rest(memories.shared), tuple(at_rest(own) for own in memories.local)
+            )
         if self.settings.memory_gradient == "detached":
             tokens = tokens.each(lambda part: part.detach())._replace(queries=tokens.queries)
             starts = tuple(own.detach() for own in starts)

@@ -6,6 +6,9 @@ Rules of Titans and ATLAS have a `MemoryState` and the kernels; those of the Mir
 
 from __future__ import annotations
 
+from typing import TypeVar
+
+import torch
 from torch import Tensor
 
 from atlas.config.rule import Rule
@@ -20,6 +23,7 @@ from atlas.memory.rules.rule import Tokens
 from atlas.memory.rules.state import MemoryState, initial_state
 
 RuleState = MemoryState | VariantState
+AnyState = TypeVar("AnyState", bound=MemoryState | VariantState)
 
 
 def begin(weights: MemoryWeights, rule: Rule) -> RuleState:
@@ -40,6 +44,34 @@ def begin_again(state: RuleState, rule: Rule) -> RuleState:
     if isinstance(state, MemoryState):
         return initial_state(state.memory, rule)._replace(prefix=state.prefix)
     return begin_variant(state.dual, rule)._replace(anchor=state.anchor)
+
+
+def at_rest(state: AnyState) -> AnyState:
+    """The same memory without momentum: what is neither written nor forgotten then stays."""
+    if isinstance(state, MemoryState):
+        return state._replace(momentum=torch.zeros_like(state.momentum))
+    return state._replace(momentum=tuple(map(torch.zeros_like, state.momentum)))
+
+
+def carried_on(left: RuleState, fresh: RuleState) -> RuleState:
+    """What a memory holds at the start of a new text: its own chunk and window, M and S as left.
+
+    Args:
+        left: What another text left.
+        fresh: The start of a text by the same rule.
+    """
+    if isinstance(left, MemoryState) and isinstance(fresh, MemoryState):
+        return fresh._replace(
+            memory=left.memory,
+            momentum=left.momentum,
+            prefix=left.prefix,
+            start=None if fresh.start is None else left.memory,
+        )
+    if isinstance(left, VariantState) and isinstance(fresh, VariantState):
+        return fresh._replace(
+            dual=left.dual, momentum=left.momentum, start=left.dual, anchor=left.anchor
+        )
+    raise TypeError("the two states are of different rules")
 
 
 def follow(tokens: Tokens, state: RuleState, rule: Rule) -> tuple[Tensor, RuleState]:

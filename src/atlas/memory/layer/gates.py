@@ -7,6 +7,7 @@ carried on.
 from __future__ import annotations
 
 from collections.abc import Callable
+from enum import Enum
 from typing import NamedTuple
 
 import torch
@@ -101,6 +102,13 @@ class MemoryGates(nn.Module):
         if window > 1:
             self.gamma = Gate(width, heads * window, BIASES["gamma"])
 
+    @torch.no_grad()
+    def start_at(self, **starts: float) -> None:
+        """Have gates start elsewhere than at BIASES, by name and before the sigmoid."""
+        for name, start in starts.items():
+            if isinstance(gate := getattr(self, name, None), Gate):  # momentum may be a constant
+                gate.bias.fill_(start)
+
     def forward(self, x: Tensor, floors: Floors) -> Gates:
         """Values for T tokens [B, T, D]."""
         gamma = None
@@ -123,16 +131,29 @@ class MemoryGates(nn.Module):
 Watch = Callable[[LayerView], None]
 
 
+class GateMode(Enum):
+    """What a memory is read for.
+
+    STORAGE: it writes and forgets as its gates say. RETRIEVAL: it answers and stays as it is; what
+    its momentum would still have added is dropped, so that M is the same at every token.
+    """
+
+    STORAGE = "storage"
+    RETRIEVAL = "retrieval"
+
+
 class ReadMode(NamedTuple):
     """How to read.
 
     Attributes:
         floors: How far gates may close.
         watch: Is given what the memory did.
+        gates: Whether the memory writes.
     """
 
     floors: Floors = NO_FLOORS
     watch: Watch | None = None
+    gates: GateMode = GateMode.STORAGE
 
 
 PLAIN_READ = ReadMode()

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from atlas.errors import InputError
 from atlas.memory.layer.continuum import LevelState
-from atlas.memory.layer.follow import RuleState
+from atlas.memory.layer.follow import RuleState, carried_on
 from atlas.memory.miras.architecture import MemoryWeights
 from atlas.memory.rules.state import MemoryState
 
@@ -121,6 +121,26 @@ def restarted(state: BlockState, fresh: BlockState, rows: Tensor) -> BlockState:
     if any(opened):
         raise ValueError("within a chunk, shard, segment or period; restart where one begins")
     return cast(BlockState, _choose(state, fresh, rows))
+
+
+def memory_alone(state: BlockState, fresh: BlockState) -> BlockState:
+    """The start of a new sequence, with the memory that another one left and nothing else of it.
+
+    Attention's window, the convolution's tail, the last keys and values of an Omega window, local
+    memories and learning feed-forward parts are those of `fresh`, so nothing that was read lately
+    can be seen but through M, S and what queries are projected onto.
+    """
+    left, start = state.layer.branch, fresh.layer
+    if left is None or start.branch is None:
+        return fresh
+    kept = carried_on(left.memory, start.branch.memory)
+    recalled = start.start
+    if recalled is not None:  # as context: what the memory answers with until the next segment
+        own = left.memory
+        recalled = (own.memory,) if isinstance(own, MemoryState) else state.layer.start
+    return fresh._replace(
+        layer=start._replace(branch=start.branch._replace(memory=kept), start=recalled)
+    )
 
 
 def to_flat(state: object, prefix: str = "") -> dict[str, Tensor]:
