@@ -98,7 +98,8 @@ def ridge_map(features: Tensor, target: Tensor, ridge: float) -> Tensor:
     here, wanted = features.to(torch.float64), target.to(torch.float64)
     square = here.mT @ here
     pulled = _ridged(square, ridge)
-    return torch.linalg.solve(pulled, here.mT @ wanted + (pulled - square))
+    found: Tensor = torch.linalg.solve(pulled, here.mT @ wanted + (pulled - square))
+    return found
 
 
 def _ridged(square: Tensor, ridge: float) -> Tensor:

@@ -75,7 +75,8 @@ def text_features(model: Model, texts: Sequence[str], max_length: int) -> Featur
         for number, module in enumerate(model.layout.modules):
             for side, value in zip(means, caught[module], strict=True):
                 side[number][chosen.cpu()] = value
-    return Features(*means, backbone.weights_id)
+    ins, outs = means
+    return Features(ins, outs, backbone.weights_id)
 
 
 def _blocks(model: Model) -> int:
