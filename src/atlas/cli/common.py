@@ -59,8 +59,17 @@ def show_finished(finished: Any, as_json: bool) -> None:  # noqa: ANN401
 
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 Out = Annotated[Path, typer.Option("--out", help="Folder that holds run folders.")]
-Client = Annotated[str, typer.Option("--client", help="Client id.")]
+Client = Annotated[str | None, typer.Option("--client", help="Client id, of a federation.")]
+Arm = Annotated[
+    str | None, typer.Option("--arm", help="Arm of a memory run; default: the first.")
+]
 Run = Annotated[str, typer.Argument(help="A run folder, or the name of one under --out.")]
+RunOrModel = Annotated[
+    str,
+    typer.Argument(
+        help="A run folder, the name of one under --out, or a folder with a saved memory model."
+    ),
+]
 Source = Annotated[
     str, typer.Argument(help="A preset's name (atlas presets lists them) or a YAML file.")
 ]
