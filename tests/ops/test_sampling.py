@@ -1,14 +1,12 @@
 """The choice of the next token, against shares worked out by hand."""
 
-import math
-
 import numpy as np
 import pytest
 import torch
 
 from atlas.ops.sampling import next_shares, pick
 
-LOGITS = torch.tensor([0.0, math.log(4.0), math.log(2.0), math.log(3.0), -math.inf], dtype=torch.float64)
+LOGITS = torch.tensor([1, 4, 2, 3, 0], dtype=torch.float64).log()
 
 
 def test_shares_are_those_of_the_logits():

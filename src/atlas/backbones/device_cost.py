@@ -1,7 +1,7 @@
 """What a backbone takes on a device: bytes of weights, and numbers that training keeps.
 
-What a block of an ordinary transformer keeps is counted from its parts. A block with a memory is run
-once instead, and what its backward pass holds is added up.
+What a block of an ordinary transformer keeps is counted from its parts. A block with a memory is
+run once instead, and what its backward pass holds is added up.
 """
 
 from __future__ import annotations
@@ -104,7 +104,8 @@ def _measured(family: Family, block: nn.Module, config: Config) -> int:
         for weights in trained:
             weights.requires_grad_()
     del out  # until here, so that no storage was freed and its place taken by another
-    return -(-sum(held.values()) // (length * like.element_size()))
+    each: int = length * like.element_size()
+    return -(-sum(held.values()) // each)
 
 
 def _kept_by_tokens(family: Family, width: int, widths: Mapping[str, int]) -> int:

@@ -60,9 +60,7 @@ def show_finished(finished: Any, as_json: bool) -> None:  # noqa: ANN401
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 Out = Annotated[Path, typer.Option("--out", help="Folder that holds run folders.")]
 Client = Annotated[str | None, typer.Option("--client", help="Client id, of a federation.")]
-Arm = Annotated[
-    str | None, typer.Option("--arm", help="Arm of a memory run; default: the first.")
-]
+Arm = Annotated[str | None, typer.Option("--arm", help="Arm of a memory run; default: the first.")]
 Run = Annotated[str, typer.Argument(help="A run folder, or the name of one under --out.")]
 RunOrModel = Annotated[
     str,

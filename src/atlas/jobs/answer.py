@@ -43,14 +43,16 @@ class Asked:
             InputError: There is no such run, or it is asked for what it does not have.
         """
         for path in (Path(self.name), self.parent / self.name):
-            with contextlib.suppress(OSError, ValueError):  # a name no file system takes
+            with contextlib.suppress(OSError):
                 if (path / "config.json").is_file() and not (path / "config.yaml").is_file():
-                    return self._no_client("a saved model", "")
+                    self._refuse_client("a saved model", "")
+                    return None
         folder = find_run(self.name, self.parent)
         config = load_resolved(folder.config)
         if not isinstance(config, FederationConfig):
             arms = ", ".join(getattr(config, "arms", ()))
-            return self._no_client("a memory run", f"; allowed: --arm with one of {arms}")
+            self._refuse_client("a memory run", f"; allowed: --arm with one of {arms}")
+            return None
         if self.arm is not None:
             raise InputError(f"--arm {self.arm}: a federation has clients and no arms: --client")
         if self.client is None:
@@ -59,7 +61,7 @@ class Asked:
             raise InputError(f"--client: missing; a federation has a model for each client{told}")
         return folder, self.client
 
-    def _no_client(self, what: str, allowed: str) -> None:
+    def _refuse_client(self, what: str, allowed: str) -> None:
         if self.client is not None:
             raise InputError(f"--client {self.client}: {what}, which has no clients{allowed}")
 

@@ -1,4 +1,4 @@
-"""Verbs that use a memory run's models: generate, predict, eval, export, and a federation on one."""
+"""Verbs that use a memory run's models: generate, predict, eval, export; a federation on one."""
 
 import json
 import math
@@ -202,6 +202,7 @@ def test_a_federation_runs_on_a_model_trained_here(runs, tmp_path):
     place = runs / "shakespeare" / "models" / "memory"
     settings = [
         "size=quick", f"backbone.name={place}", "rounds=1", "threads=1", "data.train=8",
+        "data.clients_per_task=1",
         "data.validation=4", "data.test=4", "train.epochs=1",
     ]  # fmt: skip
     summary = start_run(load_config("demo", settings), tmp_path).summary

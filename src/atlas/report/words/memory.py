@@ -52,7 +52,7 @@ def next_words(found: Mapping[str, Any]) -> str:
 def score_words(found: Mapping[str, Any]) -> str:
     """How well a model foresees a text, each figure with what it means."""
     lines = (
-        ("tokens", f"{found['tokens']:,}", f"foreseen, {found['bytes']:,} bytes of {found['file']}"),
+        ("tokens", f"{found['tokens']:,}", f"foreseen: {found['bytes']:,} bytes of the file"),
         ("loss", f"{found['loss']:.4f}", "mean of minus the log of the right token's share"),
         ("perplexity", f"{found['perplexity']:.3f}", "a guess among so many tokens does as well"),
         ("bits per byte", f"{found['bits_per_byte']:.4f}", "whatever the tokens; 8 is a guess"),
