@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -177,6 +178,31 @@ def test_a_preset_is_found_by_name_and_a_near_one_is_offered(monkeypatch, tmp_pa
     assert load_config("glue", []).rounds == 4
     with pytest.raises(InputError, match='"dmo".*did you mean demo\\? presets: demo, glue'):
         load_config("dmo", [])
+
+
+def test_settings_lie_over_those_of_their_base(write):
+    own = load_config(write("{base: recall, name: own, model: {rule: {chunk: 8}}}"), ["size=quick"])
+    recall = load_config("recall", ["size=quick"])
+    rule = replace(recall.model.rule, chunk=8)
+    assert own == recall.model_copy(
+        update={"name": "own", "model": recall.model.model_copy(update={"rule": rule})}
+    )
+    sized = write("{base: titans, sizes: {quick: {seed: 5}}}")
+    assert load_config(sized, ["size=quick"]).model_dump() == {
+        **load_config("titans", ["size=quick"]).model_dump(),
+        "seed": 5,
+    }
+    for base in ("nobody", "[1]", "{a: 1}", "5"):
+        with pytest.raises(InputError, match="base: .*allowed: .*recall"):
+            load_config(write(f"base: {base}"), [])
+
+
+def test_a_preset_is_not_its_own_base(monkeypatch, tmp_path):
+    (tmp_path / "presets").mkdir()
+    (tmp_path / "presets" / "own.yaml").write_text("{base: own}")
+    monkeypatch.setattr("atlas.config.load.resources.files", lambda package: tmp_path)
+    with pytest.raises(InputError, match='preset own: base: "own"'):
+        load_config("own", [])
 
 
 def test_fuzzed_files_and_overrides_fail_only_as_bad_input(write):

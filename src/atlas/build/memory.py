@@ -4,51 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from typing import Protocol
+from typing import Any
 
 import torch
 
-from atlas.backbones.memory_lm import AtlasConfig, AtlasForCausalLM
+from atlas.backbones.memory_lm import AtlasCache, AtlasConfig, AtlasForCausalLM
 from atlas.backbones.memory_lm.config import checked_config
 from atlas.backbones.memory_lm.sizes import without_memory
+from atlas.build.reading import Reading, Sequences, build_reading
 from atlas.config.memory import ArmName, MemoryConfig
-from atlas.data.recall import RecallLines, RecallTask
-from atlas.data.text import TextLines
+from atlas.memory.layer.gates import MemoryGates
 from atlas.memory.layer.settings import Stage, stage_at
-from atlas.memory.training.loop import Lines, MemoryTrainer
+from atlas.memory.training.episodes import EpisodeObjective, EpisodeReader
+from atlas.memory.training.loop import Lines, MemoryTrainer, NextToken, Objective
 from atlas.runs.devices import find_device
 from atlas.runs.seeds import generator
-
-
-class Sequences(Protocol):
-    """Sequences to train on and others to test with; equal arguments give equal ones."""
-
-    @property
-    def vocabulary(self) -> int:
-        """How many tokens there are."""
-        ...
-
-    @property
-    def identity(self) -> str:
-        """What is read, to the bit: a run goes on with nothing else."""
-        ...
-
-    @property
-    def chance(self) -> float:
-        """Share of right answers without reading: a guess, or always the commonest."""
-        ...
-
-    def training(self, step: int, count: int) -> Lines:
-        """What is trained on at a step."""
-        ...
-
-    def held_out(self, purpose: str, count: int) -> Lines:
-        """Sequences that nothing is trained on."""
-        ...
-
-
-VOCABULARY, PAIRS = 64, 8
-"""Of recall, where the settings name none."""
 
 
 @dataclass(frozen=True)
@@ -59,13 +29,18 @@ class MemoryRun:
         config: The settings.
         models: By arm.
         learners: Those who train them.
-        sequences: What they read.
+        reading: What they read.
     """
 
     config: MemoryConfig
     models: dict[str, AtlasForCausalLM]
     learners: dict[str, MemoryTrainer]
-    sequences: Sequences
+    reading: Reading
+
+    @property
+    def sequences(self) -> Sequences:
+        """What steps and tests are made of."""
+        return self.reading.sequences
 
     def prepare(self, step: int) -> None:
         """Give all memories the chunks of the stage that a step is in."""
@@ -83,16 +58,24 @@ class MemoryRun:
         """The stages of training; none: the chunks of the rules throughout."""
         return [Stage(s.chunk, tuple(s.local), s.until) for s in self.config.train.stages]
 
-    def training(self, step: int) -> Lines:
+    def training(self, step: int) -> Any:  # noqa: ANN401 - lines, or an episode
         """What every arm is trained on at a step."""
-        return self._placed(self.sequences.training(step, self.config.train.batch))
+        return self.placed(self.sequences.training(step, self.config.train.batch))
 
-    def held_out(self, purpose: str) -> Lines:
-        """Sequences that nothing is trained on, for `validation` or `test`."""
-        return self._placed(self.sequences.held_out(purpose, self.config.task.test))
+    def held_out(self, purpose: str) -> Any:  # noqa: ANN401 - lines, or an episode
+        """What nothing is trained on, for `validation` or `test`."""
+        return self.placed(self.sequences.held_out(purpose, self.config.task.test))
 
-    def _placed(self, lines: Lines) -> Lines:
-        return lines.to(torch.device(self.config.device))
+    def placed(self, work: Any) -> Any:  # noqa: ANN401 - lines, or an episode
+        """The same on the run's device."""
+        device = torch.device(self.config.device)
+        if isinstance(work, Lines):
+            return work.to(device)
+        return tuple(batch.to(device) for batch in work)
+
+    def reader(self) -> EpisodeReader:
+        """How episodes are read."""
+        return EpisodeReader(self.config.episodes, AtlasCache, self.config.train.loss)
 
 
 def build_memory(config: MemoryConfig) -> MemoryRun:
@@ -102,23 +85,23 @@ def build_memory(config: MemoryConfig) -> MemoryRun:
         InputError: The task or the model cannot be made, or there is no such device.
     """
     find_device(config.device)
-    sequences = _sequences(config)
+    reading = build_reading(config)
     models: dict[str, AtlasForCausalLM] = {
-        arm: _model(config, arm, sequences.vocabulary) for arm in config.arms
+        arm: _model(config, arm, reading.sequences.vocabulary) for arm in config.arms
     }
-    learners = {arm: MemoryTrainer(model, config.train) for arm, model in models.items()}
-    run = MemoryRun(config, models, learners, sequences)
+    learners = {
+        arm: MemoryTrainer(model, config.train, _objective(config)) for arm, model in models.items()
+    }
+    run = MemoryRun(config, models, learners, reading)
     for stage in reversed(run.stages):  # a bad one is refused before anything is trained
         run.take_stage(stage)
     return run
 
 
-def _sequences(config: MemoryConfig) -> Sequences:
-    own = config.task
-    if own.file is not None:
-        return TextLines(own.file, own.length, config.seed)
-    task = RecallTask(own.vocabulary or VOCABULARY, own.length, own.pairs or PAIRS)
-    return RecallLines(task, config.seed)
+def _objective(config: MemoryConfig) -> Objective:
+    if config.objective == "lm":
+        return NextToken(config.train.loss)
+    return EpisodeObjective(EpisodeReader(config.episodes, AtlasCache, config.train.loss))
 
 
 def _model(config: MemoryConfig, arm: ArmName, vocabulary: int) -> AtlasForCausalLM:
@@ -128,6 +111,9 @@ def _model(config: MemoryConfig, arm: ArmName, vocabulary: int) -> AtlasForCausa
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = AtlasForCausalLM(settings)
+    for module in model.modules():
+        if isinstance(module, MemoryGates):
+            module.start_at(**config.model.gates.model_dump())
     model.eval().to(config.device)
     return model
 
@@ -150,7 +136,7 @@ def model_settings(config: MemoryConfig, vocabulary: int) -> AtlasConfig:
         feature_degree=own.degree,
         convolution_width=own.convolution,
         persistent_tokens=own.persistent,
-        gate_floors={"mix": config.train.mix_floor[-1][1]},
+        gate_floors={"mix": config.train.floor.points[-1][1]},
         initializer_range=own.width**-0.5 if own.spread is None else own.spread,
     )
 

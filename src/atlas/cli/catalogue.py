@@ -32,7 +32,7 @@ def settings(
         str | None, typer.Argument(help="A setting, or a block such as train; none: all.")
     ] = None,
     kind: Annotated[
-        str | None, typer.Option("--kind", help="federation or memory; none: both.")
+        str | None, typer.Option("--kind", help="federation, memory or grokking; none: all.")
     ] = None,
     as_json: Json = False,
 ) -> None:

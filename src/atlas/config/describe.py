@@ -9,9 +9,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from atlas.config.load import KINDS, preset_names, preset_text
+from atlas.config.load import KINDS, preset_names, preset_text, read_preset
 from atlas.config.messages import Schema, allowed, nearest, options, show
-from atlas.config.reading import parse_mapping
 from atlas.errors import InputError
 
 NAME, NUMBER = "<name>", "<number>"
@@ -165,7 +164,7 @@ def list_presets() -> list[dict[str, Any]]:
 
 def _preset(name: str) -> dict[str, Any]:
     text = preset_text(name)
-    settings = parse_mapping(text.encode(), f"preset {name}")
+    settings = read_preset(name)
     return {
         "name": name,
         "kind": settings.get("kind", "federation"),

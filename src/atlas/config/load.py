@@ -1,4 +1,4 @@
-"""Reads the settings of a run: a preset or a file, a size, and ``key=value`` overrides.
+"""Reads the settings of a run: a preset or a file, its base, a size, and ``key=value`` overrides.
 
 Paths in them are made absolute, so that a saved run finds its files from anywhere.
 """
@@ -16,6 +16,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from atlas.config.federation import FederationConfig
+from atlas.config.grokking import GrokkingConfig
 from atlas.config.memory import MemoryConfig
 from atlas.config.messages import explain, nearest, show
 from atlas.config.reading import merge, parse_mapping, parse_override, set_value, to_yaml
@@ -120,8 +121,12 @@ def _is_file(path: Path) -> bool:
         return False
 
 
-RunConfig = FederationConfig | MemoryConfig
-KINDS: dict[str, type[RunConfig]] = {"federation": FederationConfig, "memory": MemoryConfig}
+RunConfig = FederationConfig | MemoryConfig | GrokkingConfig
+KINDS: dict[str, type[RunConfig]] = {
+    "federation": FederationConfig,
+    "memory": MemoryConfig,
+    "grokking": GrokkingConfig,
+}
 
 
 def check_kind(kind: object) -> list[str]:
@@ -149,6 +154,11 @@ def preset_names() -> list[str]:
 def preset_text(name: str) -> str:
     """Returns a preset as it is written, comments included."""
     return (_preset_folder() / f"{name}.yaml").read_text("utf-8")
+
+
+def read_preset(name: str) -> dict[str, Any]:
+    """Returns a preset's settings, laid over those of the preset that its `base` names."""
+    return _on_base(parse_mapping(preset_text(name).encode(), f"preset {name}"), f"preset {name}")
 
 
 def load_config(source: str, overrides: Sequence[str]) -> RunConfig:
@@ -216,13 +226,13 @@ def load_resolved(path: Path) -> RunConfig:
     return _validate(_read_file(path))
 
 
-LENGTHS = {"federation": "rounds", "memory": "train.steps"}
+LENGTHS = {"federation": "rounds", "memory": "train.steps", "grokking": "train.steps"}
 """The one setting of each kind of run that may change after its start: how long it is."""
 
 
 def length_of(config: RunConfig) -> int:
-    """How long a run is: rounds of a federation, steps of a memory run."""
-    return config.train.steps if isinstance(config, MemoryConfig) else config.rounds
+    """How long a run is: rounds of a federation, steps of all others."""
+    return config.rounds if isinstance(config, FederationConfig) else config.train.steps
 
 
 def lengthened(config: RunConfig, overrides: Sequence[str]) -> RunConfig:
@@ -267,7 +277,7 @@ def _read_source(source: str) -> dict[str, Any]:
     """Reads a preset by its name, or a file by its path."""
     presets = preset_names()
     if source in presets:
-        return parse_mapping(preset_text(source).encode(), f"preset {source}")
+        return read_preset(source)
     path = Path(source)
     try:
         found = path.is_file()
@@ -280,7 +290,17 @@ def _read_source(source: str) -> dict[str, Any]:
             f"{show(source)}: neither a preset nor a file;{hint} presets: "
             f"{', '.join(presets) or 'none'}"
         )
-    return _read_file(path)
+    return _on_base(_read_file(path), source)
+
+
+def _on_base(settings: dict[str, Any], place: str) -> dict[str, Any]:
+    """Lays settings over the preset that they name as their base, sizes included."""
+    if "base" not in settings:
+        return settings
+    base, own = settings["base"], {key: settings[key] for key in settings if key != "base"}
+    if base not in preset_names() or place == f"preset {base}":
+        raise InputError(f"{place}: base: {show(base)}; allowed: {', '.join(preset_names())}")
+    return merge(read_preset(base), own)
 
 
 def _read_file(path: Path) -> dict[str, Any]:

@@ -2,113 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from itertools import pairwise
-from pathlib import Path
-from typing import Annotated, Literal, get_args, get_type_hints
+from typing import Annotated, Literal
 
-from pydantic import ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
-from atlas.config.plan import Count, Device, Positive, Settings, Share
+from atlas.config.episodes import EpisodeSettings
+from atlas.config.memory_task import SequenceSettings
+from atlas.config.memory_train import MemoryTrainSettings
+from atlas.config.plan import Count, Device, Positive, Settings
+from atlas.config.rule import Rule
 from atlas.config.training import CLIENT_ID
-from atlas.errors import InputError
 
 ArmName = Literal["memory", "window", "detached"]
-Floor = Annotated[float, Field(ge=0, lt=1)]
 
 
-class SequenceSettings(Settings):
-    """What is read: pairs and then questions far from them, or the bytes of a text."""
+class GateStarts(Settings):
+    """Where the memory's gates start, before the sigmoid."""
 
-    name: Literal["recall", "text"] = Field(
-        "recall", description="pairs and then questions, or a file of text byte by byte"
+    alpha: float = Field(
+        -4.0, description="of forgetting: at -4 half is gone after 38 tokens, at -7 after 760"
     )
-    length: Annotated[int, Field(ge=4)] = Field(64, description="tokens of a sequence")
-    vocabulary: Annotated[int, Field(ge=4)] | None = Field(
-        None, description="recall: half keys, half values; default: 64"
-    )
-    pairs: Positive | None = Field(
-        None, description="recall: pairs of a sequence, each asked for once; default: 8"
-    )
-    file: Path | None = Field(None, description="text: the file, in ATLAS_DATA or anywhere")
-    test: Positive = Field(512, description="sequences of validation and test")
-
-    @model_validator(mode="after")
-    def _own_keys(self) -> SequenceSettings:
-        own = {"recall": ("vocabulary", "pairs"), "text": ("file",)}
-        for name, keys in own.items():
-            given = [key for key in keys if getattr(self, key) is not None]
-            if given and name != self.name:
-                raise ValueError(f"{given[0]}: not a setting of {self.name}, but of {name}")
-        if self.name == "text" and self.file is None:
-            raise ValueError("file: missing; a task named text reads one")
-        return self
-
-
-@dataclass(frozen=True)
-class Rule:
-    """How a memory learns while it reads; see docs/memory.md for the symbols.
-
-    The only declaration of a rule: settings files are checked against it, `AtlasConfig` holds its
-    keyword arguments, and kernels are given it as it is.
-    """
-
-    __pydantic_config__ = ConfigDict(extra="forbid")
-
-    gradient: Annotated[
-        Literal["exact", "chunk-start"],
-        Field(
-            description="where errors are measured. exact: M' = M_{t-1}; chunk-start: M' is the "
-            "memory at the start of the token's chunk, so the chunk is part of the function"
-        ),
-    ] = "exact"
-    chunk: Annotated[
-        Positive, Field(description="tokens per chunk; for exact a matter of speed alone")
-    ] = 64
-    window: Annotated[
-        Positive, Field(description="c, the tokens whose errors count at each step")
-    ] = 1
-    weighting: Annotated[
-        Literal["added", "both", "step", "none"],
-        Field(
-            description="added: w_t = 1 - eta_t, so that no step counts for more than theta_t "
-            "however long it is carried. step: theta_t is multiplied by 1 - eta_t instead, and "
-            "w_t = 1. both: S_t is a running mean and is added with weight 1 - eta_t; slower, and "
-            "the one that withstands gates in resonance with the keys. none: w_t = 1. step and "
-            "none diverge under changing gates and are kept as controls"
-        ),
-    ] = "added"
-    read: Annotated[
-        Literal["after", "before"],
-        Field(description="after the write of the same token, or before it"),
-    ] = "after"
-    learner: Annotated[
-        Literal["momentum", "newton-schulz"],
-        Field(
-            description="newton-schulz orthogonalises S_t before it is added; theta_t then scales "
-            "what is added, as the size of S_t no longer counts. Needs chunk-start gradients"
-        ),
-    ] = "momentum"
-    queries: Annotated[
-        Literal["plain", "projected"],
-        Field(description="projected: onto the keys seen so far"),
-    ] = "plain"
-
-    def __post_init__(self) -> None:
-        """Refuse what is not a rule, also where no settings file was read."""
-        for name, kind in _RULE_KINDS.items():
-            value, choices = getattr(self, name), get_args(kind)
-            if choices and value not in choices:
-                raise InputError(f"{name}: {value!r}; allowed: {', '.join(choices)}")
-            if not choices and value < 1:
-                raise InputError(f"{name}: {value}; allowed: 1 or more")
-        if self.learner == "newton-schulz" and self.gradient == "exact":
-            raise InputError("learner: newton-schulz; allowed with gradient: chunk-start only")
-
-
-_RULE_KINDS = get_type_hints(Rule)
-"""Of every field its choices, or int for a number of tokens."""
+    eta: float = Field(0.0, description="of momentum")
+    theta: float = Field(1.0, description="of the step")
 
 
 class MemoryModelSettings(Settings):
@@ -133,59 +48,10 @@ class MemoryModelSettings(Settings):
     degree: Positive = Field(1, description="of the polynomial features of keys and queries")
     convolution: Positive = Field(4, description="tokens that the convolution sees")
     persistent: Count = Field(1, description="learned tokens of each layer")
+    gates: GateStarts = GateStarts()
     spread: Annotated[float, Field(gt=0)] | None = Field(
         None, description="of the weights at the start; null: one over the root of the width"
     )
-
-
-class StageSettings(Settings):
-    """Chunk sizes up to a share of training."""
-
-    until: Share = Field(description="share of training at which the stage ends")
-    chunk: Positive = Field(description="of the memory")
-    local: list[Positive] = Field(default_factory=list, description="of the local ones")
-
-
-class MemoryTrainSettings(Settings):
-    """Training; a round is `round_steps` steps of every arm, and is then tested and saved."""
-
-    steps: Positive = Field(600, description="steps of each arm")
-    round_steps: Positive = Field(50, description="steps of a round")
-    batch: Positive = Field(32, description="sequences per step")
-    lr: Annotated[float, Field(gt=0, le=1)] = Field(3e-3, description="learning rate")
-    schedule: Literal["constant", "linear", "cosine"] = Field(
-        "cosine", description="how the learning rate falls over the whole run"
-    )
-    warmup: Share = Field(0.05, description="share of the run over which lr rises from zero")
-    weight_decay: Annotated[float, Field(ge=0, le=1)] = Field(
-        0.01, description="of matrices only, as in AdamW"
-    )
-    clip: Annotated[float, Field(gt=0)] | None = Field(
-        1.0, description="largest gradient norm; null: none"
-    )
-    observe_every: Positive = Field(10, description="steps between two looks at the memory")
-    mix_floor: list[tuple[Share, Floor]] = Field(
-        default=[(0.0, 0.30), (0.5, 0.10), (1.0, 0.05)],
-        min_length=1,
-        description="[progress, floor] points: the least share of the memory in a layer's output",
-    )
-
-    stages: list[StageSettings] = Field(
-        default_factory=list,
-        description="chunk sizes by progress, changed between rounds; empty: those of the rules",
-    )
-
-    @model_validator(mode="after")
-    def _rising(self) -> MemoryTrainSettings:
-        if not _rise([share for share, _ in self.mix_floor]):
-            raise ValueError("mix_floor: the first numbers of its points must rise")
-        if not _rise([stage.until for stage in self.stages]):
-            raise ValueError("stages: their `until` must rise")
-        return self
-
-
-def _rise(numbers: Sequence[float]) -> bool:
-    return all(before < after for before, after in pairwise(numbers))
 
 
 class MemoryConfig(Settings):
@@ -200,7 +66,13 @@ class MemoryConfig(Settings):
     threads: Annotated[int, Field(ge=1, le=1024)] | None = Field(
         None, description="torch threads; default: all cores"
     )
+    objective: Literal["lm", "episodes"] = Field(
+        "lm",
+        description="lm: the next token, or the answer of recall; episodes: a memory is filled and "
+        "then asked for masked words and sums",
+    )
     task: SequenceSettings = SequenceSettings()
+    episodes: EpisodeSettings = EpisodeSettings()
     arms: list[ArmName] = Field(
         default=["memory", "window"],
         min_length=1,
@@ -221,4 +93,8 @@ class MemoryConfig(Settings):
             raise ValueError("arms: each may be given once")
         if self.model.width % (2 * self.model.heads):
             raise ValueError("model.width: must be a multiple of twice model.heads")
+        if self.objective == "episodes" and self.task.name != "text":
+            raise ValueError("objective: episodes; allowed with task.name: text only")
+        if self.objective == "episodes" and self.train.batch < 2:
+            raise ValueError("train.batch: 1; allowed with objective episodes: 2 or more streams")
         return self

@@ -5,6 +5,7 @@ from atlas.exports import exports
 __all__, __getattr__, __dir__ = exports(
     __name__,
     {
+        "arithmetic": ["ArithmeticTask"],
         "clients": ["load_clients"],
         "examples": ["Record", "Source", "read_example"],
         "tasks": ["task_registry"],

@@ -15,7 +15,8 @@ import torch
 from numpy.typing import NDArray
 
 from atlas.errors import InputError
-from atlas.memory.training.loop import IGNORED, Lines
+from atlas.memory.training.loop import Lines
+from atlas.memory.training.losses import IGNORED
 from atlas.runs.seeds import generator
 
 BLANK = 0

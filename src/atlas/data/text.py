@@ -1,13 +1,10 @@
-"""A plain text file as sequences of bytes, each asked for the next one.
-
-Its first nine tenths are trained on; validation and test have a twentieth each, in this order, so
-that what is asked for was never seen.
-"""
+"""A text of tokens as sequences, each token asked for the next one."""
 
 from __future__ import annotations
 
 import hashlib
-from pathlib import Path
+from collections.abc import Mapping
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -17,53 +14,95 @@ from atlas.errors import InputError
 from atlas.memory.training.loop import Lines
 from atlas.runs.seeds import generator
 
-BYTES = 256
-PARTS = {"train": (0.0, 0.9), "validation": (0.9, 0.95), "test": (0.95, 1.0)}
+
+@dataclass(frozen=True)
+class TextPart:
+    """One part of a text.
+
+    Attributes:
+        ids: Its tokens [N].
+        words: The number of the whole word that each belongs to, -1: none [N].
+        size: Its bytes.
+    """
+
+    ids: NDArray[np.int64]
+    words: NDArray[np.int64]
+    size: int
 
 
+@dataclass(frozen=True)
+class TokenText:
+    """A text in parts, `train`, `validation` and `test`, and the tokens it is made of.
+
+    Attributes:
+        parts: By name.
+        vocabulary: How many tokens there are.
+        tokenizer: What made them, to the bit.
+    """
+
+    parts: Mapping[str, TextPart]
+    vocabulary: int
+    tokenizer: str
+
+    @property
+    def identity(self) -> str:
+        """The text and its tokens, to the bit."""
+        digest = hashlib.sha256(self.tokenizer.encode())
+        for part in self.parts.values():
+            digest.update(part.ids.tobytes())
+        return digest.hexdigest()
+
+    def bytes_per_token(self, part: str) -> float:
+        """How long its tokens are, on average."""
+        return self.parts[part].size / len(self.parts[part].ids)
+
+    def check(self, needed: int) -> None:
+        """Refuse a text that has no room for one stretch of so many tokens in each part.
+
+        Raises:
+            InputError: It is too short.
+        """
+        shortest = min(len(part.ids) for part in self.parts.values())
+        if shortest <= needed:
+            raise InputError(
+                f"task.length: {needed} tokens are read in one go; allowed: below {shortest}, the "
+                "tokens in the smallest part of the text"
+            )
+
+
+@dataclass(frozen=True)
 class TextLines:
     """Sequences of one text.
 
     Attributes:
+        text: Its tokens.
         length: Tokens of a sequence.
         seed: Of the run.
     """
 
-    vocabulary = BYTES
+    text: TokenText
+    length: int
+    seed: int
 
-    def __init__(self, path: Path, length: int, seed: int) -> None:
-        """Read a file.
+    def __post_init__(self) -> None:
+        """Refuse a text that is too short."""
+        self.text.check(self.length)
 
-        Raises:
-            InputError: It cannot be read, or a part of it is shorter than a sequence.
-        """
-        try:
-            read = np.frombuffer(path.read_bytes(), dtype=np.uint8)
-        except OSError as error:
-            raise InputError(
-                f"task.file: {path}: {error.strerror}; give a text file, or set ATLAS_DATA to a "
-                "folder that holds it"
-            ) from None
-        cuts = {name: [round(share * len(read)) for share in part] for name, part in PARTS.items()}
-        self.length, self.seed = length, seed
-        self._parts = {name: read[start:stop] for name, (start, stop) in cuts.items()}
-        shortest = min(map(len, self._parts.values()))
-        if shortest <= length:
-            raise InputError(
-                f"task.length: {length}; allowed: below {shortest}, the bytes in the smallest part "
-                f"of {path}"
-            )
+    @property
+    def vocabulary(self) -> int:
+        """How many tokens there are."""
+        return self.text.vocabulary
 
     @property
     def identity(self) -> str:
-        """The text, to the byte."""
-        return hashlib.sha256(b"".join(part.tobytes() for part in self._parts.values())).hexdigest()
+        """The text, to the token."""
+        return self.text.identity
 
     @property
     def chance(self) -> float:
-        """The share of the test's bytes that are the commonest of training."""
-        common = np.bincount(self._parts["train"], minlength=BYTES).argmax()
-        return float((self._parts["test"] == common).mean())
+        """The share of the test's tokens that are the commonest of training."""
+        common = np.bincount(self.text.parts["train"].ids, minlength=self.vocabulary).argmax()
+        return float((self.text.parts["test"].ids == common).mean())
 
     def training(self, step: int, count: int) -> Lines:
         """Sequences from anywhere in the part that is trained on."""
@@ -76,10 +115,10 @@ class TextLines:
         return self._at(purpose, places.astype(np.int64))
 
     def _last(self, part: str) -> int:
-        """The last place at which a sequence can begin and every byte have a next one."""
-        return len(self._parts[part]) - self.length - 1
+        """The last place at which a sequence can begin and every token have a next one."""
+        return len(self.text.parts[part].ids) - self.length - 1
 
     def _at(self, part: str, starts: NDArray[np.int64]) -> Lines:
         places = starts[:, None] + np.arange(self.length + 1)
-        found = torch.from_numpy(self._parts[part][places].astype(np.int64))
+        found = torch.from_numpy(self.text.parts[part].ids[places])
         return Lines(found[:, :-1].contiguous(), found[:, 1:].contiguous())

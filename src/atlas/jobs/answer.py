@@ -51,7 +51,8 @@ class Asked:
         config = load_resolved(folder.config)
         if not isinstance(config, FederationConfig):
             arms = ", ".join(getattr(config, "arms", ()))
-            self._refuse_client("a memory run", f"; allowed: --arm with one of {arms}")
+            told = f"; allowed: --arm with one of {arms}" if arms else ""
+            self._refuse_client(f"a {config.kind} run", told)
             return None
         if self.arm is not None:
             raise InputError(f"--arm {self.arm}: a federation has clients and no arms: --client")

@@ -16,6 +16,7 @@ from typing import Any, Protocol
 
 import torch
 
+from atlas.config.grokking import GrokkingConfig
 from atlas.config.load import LENGTHS, RunConfig, dump_config, length_of, lengthened, load_resolved
 from atlas.config.memory import MemoryConfig
 from atlas.errors import InputError
@@ -164,6 +165,10 @@ def open_job(config: RunConfig, progress: Progress | None) -> Job:
         from atlas.jobs.memory.steps import MemoryJob
 
         return MemoryJob.open(config, progress)
+    if isinstance(config, GrokkingConfig):
+        from atlas.jobs.grokking.steps import GrokkingJob
+
+        return GrokkingJob.open(config, progress)
     from atlas.jobs.federation.run import FederationJob
 
     return FederationJob.open(config, progress)

@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from atlas.config.federation import FederationConfig
 from atlas.config.load import RunConfig, load_resolved
-from atlas.config.memory import MemoryConfig
 from atlas.errors import InputError
 from atlas.runs.events import read_events
 from atlas.runs.folder import RunFolder, read_summary
@@ -45,9 +45,9 @@ def describe_run(folder: RunFolder) -> dict[str, Any]:
 
 def _what(config: RunConfig) -> dict[str, object]:
     """What is run, and for how many rounds."""
-    if isinstance(config, MemoryConfig):
-        return {"strategy": config.task.name, "rounds": config.rounds}
-    return {"strategy": config.strategy, "rounds": config.rounds}
+    if isinstance(config, FederationConfig):
+        return {"strategy": config.strategy, "rounds": config.rounds}
+    return {"strategy": config.task.name, "rounds": config.rounds}
 
 
 def _tasks(events: Sequence[Mapping[str, Any]]) -> Mapping[str, str]:

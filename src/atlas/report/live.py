@@ -17,6 +17,7 @@ from rich.progress import (
 )
 
 from atlas.report.tables.data import data_lines
+from atlas.report.tables.grokking import GrokkingLine
 from atlas.report.tables.runs import MemoryLine
 from atlas.report.words.english import counted
 
@@ -114,7 +115,11 @@ class LineMaker(Protocol):
         ...
 
 
-LINES: dict[str, Callable[[], LineMaker]] = {"federation": RoundLine, "memory": MemoryLine}
+LINES: dict[str, Callable[[], LineMaker]] = {
+    "federation": RoundLine,
+    "memory": MemoryLine,
+    "grokking": GrokkingLine,
+}
 """By kind of run."""
 
 

@@ -106,8 +106,13 @@ class RunFolder:
 
     @property
     def models(self) -> Path:
-        """Whole models of a memory run, one folder for each arm."""
+        """Whole models of a memory or grokking run, one folder for each arm."""
         return self.path / "models"
+
+    @property
+    def best(self) -> Path:
+        """Models as they were after the round in which they did best, one folder for each arm."""
+        return self.path / "best"
 
     @property
     def plots(self) -> Path:
@@ -169,7 +174,11 @@ def _owner_text(path: Path) -> str:
     return f"process {number}" if number.isdigit() else "another process"
 
 
-_SCHEMAS = {"federation": "summary.schema.json", "memory": "summary_memory.schema.json"}
+_SCHEMAS = {
+    "federation": "summary.schema.json",
+    "memory": "summary_memory.schema.json",
+    "grokking": "summary_grokking.schema.json",
+}
 
 
 def schema(kind: str = "federation") -> dict[str, Any]:

@@ -35,6 +35,36 @@ KINDS = {
         ],
         "local_shard": 5,
     },
+    "moneta": {
+        "rule": {
+            "gradient": "chunk-start",
+            "chunk": 4,
+            "bias": "lp",
+            "retention": "lq",
+            "learner": "descent",
+            "architecture": "mlp",
+        }
+    },
+    "yaad-context": {
+        "placement": "context",
+        "rule": {
+            "gradient": "chunk-start",
+            "chunk": 4,
+            "bias": "huber",
+            "learner": "descent",
+            "architecture": "mlp",
+            "anchor": "start",
+        },
+    },
+    "memora": {
+        "rule": {
+            "gradient": "chunk-start",
+            "chunk": 4,
+            "retention": "kl",
+            "architecture": "mlp",
+            "momentum": 0.5,
+        }
+    },
     "levels-context": {
         "placement": "context",
         "feature_degree": 2,

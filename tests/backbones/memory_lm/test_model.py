@@ -11,6 +11,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSequenceC
 from atlas.backbones.memory_lm import AtlasConfig, AtlasForCausalLM, AtlasForSequenceClassification
 from atlas.backbones.memory_lm.sizes import omega_300m, small, without_memory
 from atlas.data.recall import RecallTask, draw_recall
+from atlas.memory.layer.follow import momenta_of
 from atlas.memory.layer.gates import Floors
 from tests.backbones.memory_lm.helpers import KINDS, SMALL, draw_ids, make_model, off
 
@@ -157,9 +158,12 @@ def test_half_precision_is_finite_and_near(kind):
     out.loss.backward()
     assert out.logits.dtype == torch.bfloat16
     assert all(bool(torch.isfinite(p.grad).all()) for p in half.parameters())
-    assert off(out.logits.float(), exact) < 0.25 * float(exact.abs().max())
+    # The cubes of Moneta's errors make more of what rounding does to a key.
+    near = 0.5 if kind == "moneta" else 0.25
+    assert off(out.logits.float(), exact) < near * float(exact.abs().max())
     if kind != "none":
-        assert out.past_key_values.states[0].layer.branch.memory.memory.dtype == torch.float32
+        state = out.past_key_values.states[0].layer.branch.memory
+        assert all(own.dtype == torch.float32 for own in momenta_of(state))
 
 
 @pytest.mark.parametrize("kind", ["gate", "levels"])

@@ -64,7 +64,7 @@ def test_a_run_from_python_goes_on(tmp_path):
 def test_a_memory_run_goes_on(tmp_path):
     tiny = ["threads=1", "task.vocabulary=16", "task.length=16", "task.pairs=2", "task.test=16"]
     tiny += ["model.width=32", "model.blocks=1", "model.feed_forward=48", "train.round_steps=5"]
-    tiny += ["train.schedule=constant", "train.warmup=0", "train.mix_floor=[[0.0,0.1]]"]
+    tiny += ["train.schedule=constant", "train.warmup=0", "train.floor.points=[[0,0.1]]"]
     run = atlas.run("recall", *tiny, "train.steps=5", out=tmp_path / "short")
     whole = atlas.run("recall", *tiny, "train.steps=12", out=tmp_path / "long")
     run.resume("train.steps=6")

@@ -18,7 +18,26 @@ RULES = {
         gradient="chunk-start", chunk=8, window=3, learner="newton-schulz", queries="projected"
     ),
     "projected": Rule(chunk=8, queries="projected"),
+    "constant-sum": Rule(chunk=8, window=4, window_errors="sum", momentum=0.6),
 }
+MIRAS = {
+    "moneta": {"bias": "lp", "retention": "lq", "learner": "descent", "architecture": "mlp"},
+    "yaad": {
+        "bias": "huber",
+        "learner": "descent",
+        "architecture": "mlp",
+        "anchor": "start",
+        "forgetting": "local-global",
+    },
+    "memora": {"retention": "kl", "learner": "momentum", "architecture": "mlp", "expansion": 1},
+    "elastic": {
+        "bias": "huber",
+        "retention": "elastic-net",
+        "learner": "newton-schulz",
+        "retention_threshold": 0.01,
+    },
+}
+RULES |= {name: Rule("chunk-start", 8, **own) for name, own in MIRAS.items()}
 LEVELS = {
     "rule": Rule(gradient="chunk-start", chunk=12),
     "local_rules": (

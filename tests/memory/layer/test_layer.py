@@ -32,7 +32,7 @@ def test_window_attention_is_the_dense_one_with_absolute_places(length, window):
 @pytest.mark.parametrize(
     ("placement", "formula"), [("gate", by_gate), ("layer", by_layer), ("context", by_context)]
 )
-@pytest.mark.parametrize("memory", ["exact", "levels"])
+@pytest.mark.parametrize("memory", ["exact", "omega", "constant-sum", "levels"])
 def test_the_layer_is_its_formula(placement, formula, memory):
     layer, x = make_layer(placement, memory), draw_tokens()
     persistent = layer.persistent.expand(2, -1, -1)

@@ -171,7 +171,7 @@ def test_chunks_of_one_token_are_the_exact_rules():
     [
         (Stage(4, (2, 2)), r"local: chunks \[2, 2\]; allowed: one for each of the 3"),
         (Stage(4, (2, 9, 2)), r"local_rules\[1\].chunk: 9; allowed: at most"),
-        (Stage(0, (2, 2, 2)), "chunk: 0; allowed: 1 or more"),
+        (Stage(0, (2, 2, 2)), "chunk: 0; allowed: a whole number >= 1"),
     ],
 )
 def test_a_stage_of_other_memories_is_refused(stage, message):

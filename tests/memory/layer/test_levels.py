@@ -6,14 +6,12 @@ import torch
 from atlas.errors import InputError
 from atlas.memory.layer.levels import (
     LevelTokens,
-    detach_levels,
     initial_levels,
-    levels_from_tensors,
-    levels_to_tensors,
     run_levels,
     run_levels_naive,
 )
 from atlas.memory.layer.settings import TWO_STAGES, LayerSettings, stage_at, with_chunks
+from atlas.memory.layer.state import detached, from_flat, to_flat
 from atlas.memory.rules.rule import Rule, Tokens
 from tests.memory.rules.helpers import D_K, D_V, HEADS, draw, off
 
@@ -47,12 +45,12 @@ def cut(tokens, begin, end):
 
 def values(run, drawing, cuts=(), rules=RULES):
     tokens, memory, starts, inputs = drawing
-    state, outputs, begin = initial_levels(memory, starts, rules, SHARD), [], 0
+    state, outputs, begin = initial_levels((memory,), starts, rules, SHARD), [], 0
     for end in (*cuts, tokens.shared.length):
         output, state = run(cut(tokens, begin, end), starts, state, rules, SHARD)
         outputs.append(output)
         begin = end
-    flat = levels_to_tensors(state)
+    flat = to_flat(state)
     found = {"outputs": torch.cat(outputs, 2), **flat}
     total = (found["outputs"] * torch.linspace(-1, 1, D_V, dtype=torch.float64)).sum()
     total = total + sum(own.memory.square().sum() for own in (state.shared, *state.local))
@@ -87,7 +85,7 @@ def test_local_memories_forget_at_a_shard_and_the_shared_one_does_not():
 
     def second_shard(tokens, rules):
         own = starts[: len(rules) - 1]
-        state = initial_levels(memory, own, rules, SHARD)
+        state = initial_levels((memory,), own, rules, SHARD)
         return run_levels(tokens, own, state, rules, SHARD)[0][:, :, 20:]
 
     def changed(own):
@@ -112,14 +110,14 @@ def test_learnable_starts_get_gradients():
 
 def test_state_survives_a_file_and_detaches():
     tokens, memory, starts, _ = drawn(30)
-    state = initial_levels(memory, starts, RULES, SHARD)
+    state = initial_levels((memory,), starts, RULES, SHARD)
     _, state = run_levels(tokens, starts, state, RULES, SHARD)
-    again = levels_from_tensors(levels_to_tensors(state), len(starts))
+    again = from_flat(to_flat(state), initial_levels((memory,), starts, RULES, SHARD))
     one, _ = run_levels(cut(tokens, 3, 17), starts, state, RULES, SHARD)
     two, _ = run_levels(cut(tokens, 3, 17), starts, again, RULES, SHARD)
     assert torch.equal(one, two)
     assert state.local[0].memory.requires_grad
-    assert not detach_levels(state).local[0].memory.requires_grad
+    assert not detached(state).local[0].memory.requires_grad
 
 
 def test_two_stages_shrink_local_chunks_and_change_the_function():

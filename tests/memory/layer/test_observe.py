@@ -7,7 +7,6 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from atlas.memory.layer.observe import (
-    GATE_FLOORS,
     LayerView,
     effective_rank,
     entropy_rank,
@@ -148,11 +147,43 @@ def test_the_floor_keeps_a_shut_branch_learning():
     assert reached[0.3] == pytest.approx(0.3)
 
 
-def test_the_floor_falls_along_its_schedule():
-    points = [floor_at(progress) for progress in (-1.0, 0.0, 0.25, 0.5, 0.75, 1.0, 2.0)]
-    assert points == pytest.approx([0.30, 0.30, 0.20, 0.10, 0.075, 0.05, 0.05])
-    assert floor_at(0.3, ((0.0, 0.2),)) == 0.2
-    assert all(floor_at(progress) == pytest.approx(floor) for progress, floor in GATE_FLOORS)
+STAIRS = ((0, 0.30), (10_000, 0.10), (30_000, 0.05))
+
+
+def test_the_floor_falls_in_stairs():
+    at = (0, 9_999, 10_000, 29_999, 30_000, 200_000)
+    found = [floor_at(done, 200_000, STAIRS, span=40_000) for done in at]
+    assert found == [0.30, 0.30, 0.10, 0.10, 0.05, 0.05]
+
+
+def test_a_shorter_run_takes_the_same_shares_of_its_length():
+    found = [floor_at(done, 400, STAIRS, span=40_000) for done in (0, 99, 100, 299, 300, 400)]
+    assert found == [0.30, 0.30, 0.10, 0.10, 0.05, 0.05]
+    assert floor_at(399, 40_000, STAIRS, span=40_000) == 0.30, "a long one does not"
+
+
+def test_a_ramp_runs_straight_between_the_points():
+    at = (0, 5_000, 10_000, 20_000, 30_000, 90_000)
+    found = [floor_at(done, 90_000, STAIRS, 40_000, "ramp") for done in at]
+    assert found == pytest.approx([0.30, 0.20, 0.10, 0.075, 0.05, 0.05])
+    assert floor_at(7, 50, ((0, 0.2),), 50, "ramp") == 0.2
+
+
+def test_risk_and_dead_channels_of_the_share_are_counted_by_hand():
+    # Two tokens of five channels above a floor of 0.1: sigmoids 0, 0.004, 0.5, 1 and 0.02 on mean.
+    used = torch.tensor([[[0.0, 0.008, 0.4, 1.0, 0.04], [0.0, 0.0, 0.6, 1.0, 0.0]]])
+    view = LayerView(
+        memory=[drawn(1, 2, 3, 3)],
+        before=[drawn(1, 2, 3, 3)],
+        momentum=[drawn(1, 2, 3, 3)],
+        retention=torch.ones(1, 2, 2),
+        gates={"mix": 0.1 + 0.9 * used, "theta": drawn(1, 2, 2)},
+        floors={"mix": 0.1, "theta": 0.0},
+    )
+    found = observe({"a": view})
+    assert found["a/gate.mix.risk"] == pytest.approx(1 - (0 + 0.004 + 0.5 + 1 + 0.02) / 5)
+    assert found["a/gate.mix.dead"] == pytest.approx(2 / 5)
+    assert "a/gate.theta.risk" not in found
 
 
 @pytest.mark.parametrize("floor", [-0.1, 1.0])

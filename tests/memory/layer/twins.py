@@ -81,11 +81,16 @@ def plain_tokens(layer, x):
     mixed = torch.cat([p(x) for p in (own.q_proj, own.k_proj, own.v_proj)], -1).mT
     mixed = conv1d(mixed, kernel, padding=len(own.convolution.weight) - 1, groups=3 * WIDTH)
     q, k, v = (split(part) for part in silu(mixed[..., : x.shape[1]].mT).chunk(3, -1))
-    gates = [
-        (x @ gate.weight.T + gate.bias).sigmoid().mT
-        for gate in (own.gates.alpha, own.gates.eta, own.gates.theta)
-    ]
-    return Tokens(normalize(q, dim=-1), normalize(k, dim=-1), v, *gates)
+    rule = layer.settings.rule
+    gates = {
+        name: (x @ gate.weight.T + gate.bias).sigmoid().mT
+        for name, gate in own.gates.named_children()
+    }
+    if rule.momentum is not None:
+        gates["eta"] = torch.full_like(gates["alpha"], rule.momentum)
+    if rule.window > 1:
+        gates["gamma"] = torch.unflatten(gates["gamma"], 1, (HEADS, rule.window)).mT
+    return Tokens(normalize(q, dim=-1), normalize(k, dim=-1), v, **gates)
 
 
 def by_gate(layer, x, persistent, begun):

@@ -6,10 +6,11 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from atlas.config.memory import MemoryTrainSettings
+from atlas.config.memory_train import FloorSettings, MemoryTrainSettings
 from atlas.data.recall import RecallTask, draw_recall
 from atlas.memory.layer.gates import Floors
-from atlas.memory.training.loop import IGNORED, Lines, MemoryTrainer
+from atlas.memory.training.loop import Diverged, Lines, MemoryTrainer
+from atlas.memory.training.losses import IGNORED
 from tests.backbones.memory_lm.helpers import make_model
 
 TASK = RecallTask(vocabulary=40, length=16, pairs=2)
@@ -32,7 +33,7 @@ def plain_losses(steps, settings):
         at = (t + 0.5) / settings.steps
         share = at / 0.25 if at < 0.25 else (1 + math.cos(math.pi * (at - 0.25) / 0.75)) / 2
         done = t / settings.steps
-        floor = 0.3 - 0.4 * done if done < 0.5 else 0.1 - 0.1 * (done - 0.5)
+        floor = 0.3 if done < 0.25 else 0.1 if done < 0.75 else 0.05
         batch = lines(t)
         logits = model(batch.ids, floors=Floors(mix=floor)).logits
         loss = cross_entropy(logits.flatten(0, 1), batch.targets.flatten(), ignore_index=IGNORED)
@@ -62,7 +63,8 @@ def test_steps_are_those_of_a_plain_loop():
     "change",
     [
         {"clip": None}, {"weight_decay": 0.0}, {"warmup": 0.0}, {"schedule": "linear"},
-        {"mix_floor": [(0.0, 0.0)]}, {"lr": 0.01},
+        {"floor": FloorSettings(points=[(0, 0.0)])}, {"lr": 0.01},
+        {"loss": "stablemax"}, {"gradient": "perpendicular"}, {"optimiser": "muon"},
     ],
     ids=str,
 )  # fmt: skip
@@ -126,3 +128,51 @@ def test_what_does_not_fit_is_refused():
 def test_lines_move_together():
     moved = Lines(torch.zeros(1, 2), torch.ones(1, 2)).to(torch.device("meta"))
     assert moved.ids.is_meta and moved.targets.is_meta
+
+
+@pytest.mark.parametrize("change", [{"optimiser": "muon"}, {"gradient": "perpendicular"}], ids=str)
+def test_other_ways_of_training_are_put_back_as_well(change):
+    whole, first, second = learner(**change), learner(**change), learner(**change)
+    for t in range(2):
+        whole.step(t, lines(t))
+        first.step(t, lines(t))
+    second.load({name: value.clone() for name, value in first.tensors().items()})
+    for t in range(2, 4):
+        assert second.step(t, lines(t)) == whole.step(t, lines(t))
+
+
+def test_a_perpendicular_step_leaves_the_length_of_matrices_almost_as_it_was():
+    def growth(**changes):
+        trained = learner(weight_decay=0.0, clip=None, warmup=0.0, **changes)
+        trained.optimisers.zero_grad()
+        trained.objective.backward(trained.model, lines(), trained.floors(0), watched=False)
+        trained._finish_gradients(watched=False)
+        weight = trained.model.lm_head.weight
+        return abs(float((weight.detach() * weight.grad).sum()))
+
+    assert growth(gradient="perpendicular") < 1e-9 < growth()
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_a_loss_that_is_no_number_changes_nothing(value):
+    trained = learner()
+    trained.step(0, lines())
+    bad = trained.model.model.layers[0].mlp.down_proj.weight
+    with torch.no_grad():
+        bad[0, 0] = value
+    before = {name: kept.clone() for name, kept in trained.tensors().items()}
+    with pytest.raises(Diverged, match=r"the loss is nan at step 2"):
+        trained.step(1, lines(1))
+    after = trained.tensors()
+    assert all(torch.equal(after[n].nan_to_num(7), before[n].nan_to_num(7)) for n in before)
+
+
+def test_stability_is_measured_where_it_is_watched():
+    trained = learner()
+    seen = trained.step(0, lines(), watched=True).measures
+    assert seen["softmax_collapse"] == 0.0 and -1 < seen["scaling_cosine"] < 1
+    with torch.no_grad():
+        trained.model.lm_head.weight.mul_(1e4)
+    # Logits of thousands leave float64's softmax with nothing but its largest.
+    assert trained.step(1, lines(1), watched=True).measures["softmax_collapse"] > 0.5
+    assert trained.step(2, lines(2)).measures == {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from operator import setitem
@@ -19,7 +20,7 @@ from atlas.backbones.memory_lm.cache import AtlasCache, read_padding
 from atlas.backbones.memory_lm.config import AtlasConfig
 from atlas.memory.layer.branch import CausalConvolution, MemoryBranch
 from atlas.memory.layer.continuum import ContinuumLevel
-from atlas.memory.layer.gates import Floors, Gate, ReadMode
+from atlas.memory.layer.gates import Floors, Gate, GateMode, ReadMode
 from atlas.memory.layer.layer import MemoryLayer
 from atlas.memory.layer.observe import LayerView, observe
 from atlas.memory.layer.settings import Stage
@@ -157,6 +158,8 @@ class AtlasModel(AtlasPreTrainedModel):
         use_cache: bool | None = None,
         floors: Floors | None = None,
         output_memory: bool = False,
+        gate_mode: GateMode = GateMode.STORAGE,
+        watch: Callable[[str, LayerView], None] | None = None,
         **kwargs: Any,  # noqa: ANN401
     ) -> AtlasModelOutput:
         """Read T tokens.
@@ -169,6 +172,8 @@ class AtlasModel(AtlasPreTrainedModel):
             use_cache: Whether to give the state after the last token.
             floors: Of the gates, instead of the config's.
             output_memory: Whether to measure what the memories did.
+            gate_mode: Whether they write, or only answer.
+            watch: Is given what each layer did, by its name, gradients included.
             **kwargs: What the library passes on to other models.
 
         Raises:
@@ -186,10 +191,14 @@ class AtlasModel(AtlasPreTrainedModel):
         views: dict[str, LayerView] = {}
         for i, block in enumerate(self.layers):
             before = cache.states[i] if cache.states else None
-            watch = partial(setitem, views, f"layers.{i}") if output_memory else None
-            hidden, after = block(hidden, before, padding.real, ReadMode(floors, watch))
+            seen = partial(setitem, views, f"layers.{i}") if output_memory or watch else None
+            mode = ReadMode(floors, seen, gate_mode)
+            hidden, after = block(hidden, before, padding.real, mode)
             states.append(after)
         cache.states, cache.ended = states, padding.after
+        if watch is not None:
+            for name, view in views.items():
+                watch(name, view)
         wanted = self.config.use_cache if use_cache is None else use_cache
         return AtlasModelOutput(
             last_hidden_state=self.norm(hidden),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -13,9 +14,13 @@ from atlas.backbones.memory_lm.sizes import save_model
 from atlas.build.memory import MemoryRun, build_memory
 from atlas.config.memory import MemoryConfig
 from atlas.errors import InputError
+from atlas.jobs.memory.progress import ArmProgress, wave_figures
+from atlas.jobs.memory.scores import ArmScore, measure
 from atlas.jobs.memory.summary import summarise
 from atlas.jobs.runner import Snapshot
-from atlas.memory.training.loop import Score
+from atlas.memory.training.loop import Diverged, Step
+from atlas.memory.training.retrieval import MEMORIES, OWN
+from atlas.memory.training.watch import Alerts, model_figures
 from atlas.runs.checkpoint import Checkpoint
 from atlas.runs.events import Observe, Progress
 from atlas.runs.folder import RunFolder, write_summary
@@ -31,6 +36,8 @@ class MemoryJob:
         round: The last round made.
         steps: Steps made.
         seconds: Of training, by arm.
+        arms: What is remembered of each.
+        folder: Where the run is, once it has one.
     """
 
     run: MemoryRun
@@ -38,6 +45,8 @@ class MemoryJob:
     round: int = 0
     steps: int = 0
     seconds: dict[str, float] = field(default_factory=dict)
+    arms: dict[str, ArmProgress] = field(default_factory=dict)
+    folder: RunFolder | None = None
 
     @classmethod
     def open(cls, config: MemoryConfig, progress: Progress | None) -> MemoryJob:
@@ -47,7 +56,8 @@ class MemoryJob:
             InputError: If anything the settings name cannot be had.
         """
         run = build_memory(config)
-        return cls(run, progress, seconds=dict.fromkeys(run.learners, 0.0))
+        arms = {arm: ArmProgress(Alerts(config.train.alerts)) for arm in run.learners}
+        return cls(run, progress, seconds=dict.fromkeys(run.learners, 0.0), arms=arms)
 
     @property
     def identity(self) -> dict[str, str]:
@@ -63,6 +73,7 @@ class MemoryJob:
             "after": self.round,
             "steps": config.train.steps,
             "task": config.task.name,
+            "objective": config.objective,
             "arms": list(learners),
             "chance": self.run.sequences.chance,
             "parameters": {arm: learner.parameters for arm, learner in learners.items()},
@@ -70,6 +81,7 @@ class MemoryJob:
 
     def begin(self, folder: RunFolder, observe: Observe) -> None:
         """There is nothing to find out."""
+        self.folder = folder
 
     def run_rounds(self, observe: Observe, after_round: Callable[[], bool]) -> bool:
         """The rounds that are left."""
@@ -83,22 +95,14 @@ class MemoryJob:
         """Some steps of every arm, on the same sequences, and how well each does after them."""
         own, number = self.run.config.train, self.round + 1
         last = min(self.steps + own.round_steps, own.steps)
-        held_out = self.run.held_out("validation")
         self.run.prepare(self.steps)
-        scores: dict[str, Score] = {}
+        scores: dict[str, ArmScore] = {}
         began = time.perf_counter()
-        for arm, learner in self.run.learners.items():
+        for arm in self.run.learners:
             start = time.perf_counter()
-            for step in range(self.steps, last):
-                watched = (step + 1) % own.observe_every == 0
-                made = learner.step(step, self.run.training(step), watched=watched)
-                if self.progress is not None:
-                    self.progress(arm, step + 1 - self.steps, last - self.steps)
-                if watched:
-                    about = {"round": number, "arm": arm, "step": step + 1}
-                    observe("trained", about | made._asdict())
+            self._train(arm, last, observe)
             self.seconds[arm] += time.perf_counter() - start
-            scores[arm] = learner.score(held_out, last)
+            scores[arm] = self._validate(arm, last)
         self.round, self.steps = number, last
         observe(
             "round_finished",
@@ -107,19 +111,81 @@ class MemoryJob:
                 "step": last,
                 "loss": {arm: score.loss for arm, score in scores.items()},
                 "accuracy": {arm: score.accuracy for arm, score in scores.items()},
+                **_by_figure(scores),
                 "seconds": time.perf_counter() - began,
             },
         )
 
+    def _train(self, arm: str, last: int, observe: Observe) -> None:
+        """One arm's steps of a round.
+
+        Raises:
+            Diverged: A loss is not finite; what was saved is kept, and named.
+        """
+        own, learner = self.run.config.train, self.run.learners[arm]
+        for step in range(self.steps, last):
+            watched = (step + 1) % own.observe_every == 0
+            about = {"round": self.round + 1, "arm": arm, "step": step + 1}
+            try:
+                made = learner.step(step, self.run.training(step), watched=watched)
+            except Diverged as error:
+                observe("diverged", about | {"reason": str(error)})
+                raise Diverged(f"{arm}: {error}; {self._kept()}") from error
+            if self.progress is not None:
+                self.progress(arm, step + 1 - self.steps, last - self.steps)
+            if watched:
+                self._tell(arm, about, made, observe)
+
+    def _tell(self, arm: str, about: dict[str, Any], made: Step, observe: Observe) -> None:
+        """What a step did, and which thresholds were crossed since the last look."""
+        plain = made._asdict()
+        figures = plain.pop("measures") | model_figures(made.memory)
+        figures |= wave_figures(self.run, self.run.learners[arm])
+        if phases := self.arms[arm].phases():
+            figures["grokking_phase"] = phases[-1].name
+        observe("trained", about | plain | figures)
+        for alert in self.arms[arm].alerts.look(made.memory):
+            observe("alert", about | alert._asdict())
+
+    def _validate(self, arm: str, last: int) -> ArmScore:
+        """How an arm does after a round; its best round is kept as a whole model."""
+        learner = self.run.learners[arm]
+        score = measure(self.run, learner, "validation", last, (OWN,))
+        if self.arms[arm].add(last, score, wave_figures(self.run, learner)) and self.folder:
+            self._save_model(arm, self.folder, "best")
+        return score
+
+    def _save_model(self, arm: str, folder: RunFolder, kind: str) -> None:
+        """Write an arm's model and its tokenizer, whole or not at all."""
+        place = folder.path / kind / arm
+        fresh = place.with_name(f".tmp-{arm}")
+        shutil.rmtree(fresh, ignore_errors=True)
+        save_model(self.run.models[arm], fresh)
+        if self.run.reading.tokens is not None:
+            self.run.reading.tokens.save(fresh)
+        shutil.rmtree(place, ignore_errors=True)
+        fresh.rename(place)
+
+    def _kept(self) -> str:
+        """Where a run can go on from, in words."""
+        if self.folder is None or not self.round:
+            return "no round was saved before it"
+        kept = self.folder.rounds / f"{self.round:04d}"
+        return (
+            f"the last good checkpoint is {kept} (step {self.steps}), from which atlas resume "
+            f"{self.folder.path} goes on"
+        )
+
     def snapshot(self, seconds: float) -> Snapshot:
-        """Weights and moments of every arm."""
+        """Weights and moments of every arm, and what is remembered of it."""
         del seconds  # those of training, arm by arm, are what a memory run tells
         tensors = {
             f"{arm}|{name}": value
             for arm, learner in self.run.learners.items()
             for name, value in learner.tensors().items()
         }
-        return Snapshot(tensors, {"steps": self.steps, "seconds": self.seconds})
+        arms = {arm: own.plain() for arm, own in self.arms.items()}
+        return Snapshot(tensors, {"steps": self.steps, "seconds": self.seconds, "arms": arms})
 
     def restore(self, folder: RunFolder, saved: Checkpoint) -> float:
         """Put a saved round back; returns the seconds of training by then."""
@@ -127,23 +193,27 @@ class MemoryJob:
         try:
             for arm, learner in self.run.learners.items():
                 learner.load(_of_arm(saved, arm))
+                alerts = self.run.config.train.alerts
+                self.arms[arm] = ArmProgress.load(meta["arms"][arm], alerts)
             self.seconds = {arm: float(meta["seconds"][arm]) for arm in self.run.learners}
             self.round, self.steps = saved.number, int(meta["steps"])
         except (KeyError, TypeError, ValueError, RuntimeError) as error:
             raise InputError(f"round {saved.number} does not fit this run: {error}") from error
+        self.folder = folder
         return sum(self.seconds.values())
 
     def finish(self, folder: RunFolder, observe: Observe, seconds: float) -> dict[str, Any]:
         """Test every arm once, save the models and write the summary."""
         del seconds
         self.run.prepare(self.steps)
-        lines = self.run.held_out("test")
-        learners = self.run.learners
-        scores = {arm: learner.score(lines, self.steps) for arm, learner in learners.items()}
+        scores = {
+            arm: measure(self.run, learner, "test", self.steps, tuple(MEMORIES))
+            for arm, learner in self.run.learners.items()
+        }
         for arm, score in scores.items():
-            observe("tested", {"arm": arm, **score._asdict()})
-            save_model(self.run.models[arm], folder.models / arm)
-        summary = summarise(self.run, scores, self.seconds)
+            observe("tested", {"arm": arm, **score.plain()})
+            self._save_model(arm, folder, "models")
+        summary = summarise(self.run, scores, self.seconds, self.arms)
         write_summary(folder.summary, summary)
         observe("finished", {"accuracy": summary["accuracy"], "seconds": summary["seconds"]})
         return summary
@@ -154,6 +224,15 @@ class MemoryJob:
         from atlas.report.figures.memory import plot_memory
 
         plot_memory(folder)
+
+
+def _by_figure(scores: dict[str, ArmScore]) -> dict[str, dict[str, float]]:
+    """{figure: {arm: value}}."""
+    names = dict.fromkeys(name for score in scores.values() for name in score.figures)
+    return {
+        name: {arm: own.figures[name] for arm, own in scores.items() if name in own.figures}
+        for name in names
+    }
 
 
 def _of_arm(saved: Checkpoint, arm: str) -> dict[str, torch.Tensor]:

@@ -11,22 +11,20 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import normalize, silu
+from torch.nn.functional import linear, normalize, silu, softplus
 
 from atlas.memory.layer.attention import join_heads, projection, split_heads
 from atlas.memory.layer.features import feature_size, features, initial_amplitudes, unit_features
-from atlas.memory.layer.gates import Gates, MemoryGates, ReadMode
-from atlas.memory.layer.levels import (
-    LevelsState,
-    LevelTokens,
-    detach_levels,
-    initial_levels,
-    run_levels,
-)
+from atlas.memory.layer.follow import answer, at_rest, begin_again, shapes_of
+from atlas.memory.layer.gates import Gate, GateMode, Gates, MemoryGates, ReadMode
+from atlas.memory.layer.levels import LevelsState, LevelTokens, initial_levels, run_levels
 from atlas.memory.layer.settings import LayerSettings
-from atlas.memory.layer.state import BranchState
+from atlas.memory.layer.state import BranchState, detached
+from atlas.memory.miras.architecture import MemoryWeights
 from atlas.memory.rules.rule import Tokens
-from atlas.memory.rules.state import initial_state
+
+THRESHOLD_START = 1.0
+"""Of a huber bias, before the softplus."""
 
 
 class CausalConvolution(nn.Module):
@@ -71,7 +69,10 @@ class MemoryBranch(nn.Module):
     """A memory that learns while it reads; what comes out is not yet normalised."""
 
     def __init__(self, settings: LayerSettings) -> None:
-        """A memory of one matrix per head, [d_k, d]; d_k is d, or the number of its features."""
+        """A memory of one matrix per head, [d_k, d], or of two if it is a perceptron.
+
+        d_k is d, or the number of its features.
+        """
         super().__init__()
         width, heads, d_v = settings.width, settings.heads, settings.head_width
         self.settings = settings
@@ -79,20 +80,34 @@ class MemoryBranch(nn.Module):
         self.k_proj = projection(width)
         self.v_proj = projection(width)
         self.convolution = CausalConvolution(3 * width, settings.convolution)
-        self.gates = MemoryGates(width, heads, settings.rule.window)
+        self.gates = MemoryGates(width, heads, settings.rule.window, settings.constant_momentum)
         d_k = d_v if settings.degree == 1 else feature_size(d_v, settings.degree)
-        self.initial = nn.Parameter(torch.empty(heads, d_k, d_v))
+        first, *second = shapes_of(settings.rule, d_k, d_v)
+        self.initial = nn.Parameter(torch.empty(heads, *first))
+        if second:
+            self.initial_out = nn.Parameter(torch.empty(heads, *second[0]))
         if settings.local_rules:
-            every = (len(settings.local_rules), *self.initial.shape)
+            every = (len(settings.local_rules), heads, d_k, d_v)
             self.local_initial = nn.Parameter(torch.empty(every))
+        if settings.rule.bias == "huber":
+            self.threshold = Gate(width, heads, THRESHOLD_START)
         if settings.degree > 1:
             # Learned as a change of where they start, so that every start is zero.
             self.amplitude_change = nn.Parameter(torch.empty(settings.degree + 1))
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Memories that hold nothing, and features that are those of exp(q . k)."""
-        nn.init.zeros_(self.initial)
+        """Memories that hold nothing, and features that are those of exp(q . k).
+
+        A perceptron that holds nothing is drawn: at zero each of its layers shuts the other off.
+        """
+        rule = self.settings.rule
+        for weights in self._starts() if rule.architecture == "mlp" else ():
+            # Logs of distributions are to differ by about one, whatever is summed up.
+            spread = 1.0 if rule.retention == "kl" else weights.shape[-2] ** -0.5
+            nn.init.normal_(weights, std=spread)
+        if rule.architecture == "matrix":
+            nn.init.zeros_(self.initial)
         if self.settings.local_rules:
             nn.init.zeros_(self.local_initial)
         if self.settings.degree > 1:
@@ -110,15 +125,15 @@ class MemoryBranch(nn.Module):
             mode: How to read.
         """
         rules, batch = self.settings.rules, len(persistent)
-        memory = self.initial.expand(batch, *self.initial.shape)
-        levels = initial_levels(memory, self._local_starts(), rules, self.settings.shard)
+        weights = tuple(own.expand(batch, *own.shape) for own in self._starts())
+        levels = initial_levels(weights, self._local_starts(), rules, self.settings.shard)
         state = BranchState(levels.shared, self.convolution.start(batch), levels.local)
         if not persistent.shape[1]:
             return state
         real = torch.ones(persistent.shape[:2], dtype=torch.bool, device=persistent.device)
-        read = self(persistent, state, real, mode)[1].memory
-        begun = initial_state(read.memory, rules[0])._replace(prefix=read.prefix)
-        return state._replace(memory=begun)
+        writing = mode._replace(gates=GateMode.STORAGE)  # a start is the same for every reading
+        read = self(persistent, state, real, writing)[1].memory
+        return state._replace(memory=begin_again(read, rules[0]))
 
     def forward(
         self, x: Tensor, state: BranchState, real: Tensor, mode: ReadMode
@@ -148,12 +163,16 @@ class MemoryBranch(nn.Module):
             eta=gates.eta,
             theta=gates.theta * here,
             gamma=gates.gamma,
+            delta=self._thresholds(x),
         )
         starts, memories = self._local_starts(), LevelsState(state.memory, state.local)
+        if mode.gates is GateMode.RETRIEVAL:
+            tokens = tokens._replace(alpha=tokens.alpha * 0, theta=tokens.theta * 0)
+            memories = LevelsState(at_rest(state.memory), tuple(map(at_rest, state.local)))
         if self.settings.memory_gradient == "detached":
             tokens = tokens.each(lambda part: part.detach())._replace(queries=tokens.queries)
             starts = tuple(own.detach() for own in starts)
-            memories = detach_levels(memories)
+            memories = detached(memories)
         out, after = run_levels(
             LevelTokens(tokens, (tokens,) * len(starts)),
             starts,
@@ -163,10 +182,23 @@ class MemoryBranch(nn.Module):
         )
         return join_heads(out), BranchState(after.shared, tail, after.local), gates
 
-    def recall(self, x: Tensor, memory: Tensor) -> Tensor:
-        """What M [B, H, d_k, d] answers to tokens [B, T, D], nothing being written: [B, T, H d]."""
+    def recall(self, x: Tensor, weights: MemoryWeights) -> Tensor:
+        """What a memory answers to tokens [B, T, D], nothing being written: [B, T, H d]."""
         queries = self._queries(self._split(silu(self.q_proj(x))))
-        return join_heads((queries.to(memory.dtype) @ memory).to(x.dtype))
+        return join_heads(answer(weights, queries, self.settings.rule).to(x.dtype))
+
+    def _starts(self) -> MemoryWeights:
+        """[H, rows, columns] for each matrix of the memory of the whole text."""
+        if self.settings.rule.architecture == "mlp":
+            return self.initial, self.initial_out
+        return (self.initial,)
+
+    def _thresholds(self, x: Tensor) -> Tensor | None:
+        """How long an error may be before it is cut, of any size above zero: [B, H, T]."""
+        if self.settings.rule.bias != "huber":
+            return None
+        logits = linear(x, self.threshold.weight, self.threshold.bias)
+        return softplus(logits.to(torch.promote_types(x.dtype, torch.float32))).transpose(1, 2)
 
     def _split(self, x: Tensor) -> Tensor:
         return split_heads(x, self.settings.heads)

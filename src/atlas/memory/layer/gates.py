@@ -7,6 +7,7 @@ carried on.
 from __future__ import annotations
 
 from collections.abc import Callable
+from enum import Enum
 from typing import NamedTuple
 
 import torch
@@ -83,21 +84,30 @@ class Gate(nn.Module):
 class MemoryGates(nn.Module):
     """Gates that read the layer's input."""
 
-    def __init__(self, width: int, heads: int, window: int) -> None:
+    def __init__(self, width: int, heads: int, window: int, momentum: float | None = None) -> None:
         """Gates for `heads` heads and a window of `window` tokens.
 
         Args:
             width: Of the input.
             heads: H.
             window: c of the rule; only above one does gamma exist.
+            momentum: eta of every token; None: a gate like the others.
         """
         super().__init__()
-        self.window = window
+        self.window, self.momentum = window, momentum
         self.alpha = Gate(width, heads, BIASES["alpha"])
-        self.eta = Gate(width, heads, BIASES["eta"])
+        if momentum is None:
+            self.eta = Gate(width, heads, BIASES["eta"])
         self.theta = Gate(width, heads, BIASES["theta"])
         if window > 1:
             self.gamma = Gate(width, heads * window, BIASES["gamma"])
+
+    @torch.no_grad()
+    def start_at(self, **starts: float) -> None:
+        """Have gates start elsewhere than at BIASES, by name and before the sigmoid."""
+        for name, start in starts.items():
+            if isinstance(gate := getattr(self, name, None), Gate):  # momentum may be a constant
+                gate.bias.fill_(start)
 
     def forward(self, x: Tensor, floors: Floors) -> Gates:
         """Values for T tokens [B, T, D]."""
@@ -105,9 +115,14 @@ class MemoryGates(nn.Module):
         if self.window > 1:
             weights = torch.unflatten(self.gamma(x, floors.gamma), -1, (-1, self.window))
             gamma = weights.transpose(1, 2)
+        alpha = self.alpha(x, floors.alpha).transpose(1, 2)
+        if self.momentum is None:
+            eta = self.eta(x, floors.eta).transpose(1, 2)
+        else:
+            eta = torch.full_like(alpha, self.momentum)
         return Gates(
-            alpha=self.alpha(x, floors.alpha).transpose(1, 2),
-            eta=self.eta(x, floors.eta).transpose(1, 2),
+            alpha=alpha,
+            eta=eta,
             theta=self.theta(x, floors.theta).transpose(1, 2),
             gamma=gamma,
         )
@@ -116,16 +131,29 @@ class MemoryGates(nn.Module):
 Watch = Callable[[LayerView], None]
 
 
+class GateMode(Enum):
+    """What a memory is read for.
+
+    STORAGE: it writes and forgets as its gates say. RETRIEVAL: it answers and stays as it is; what
+    its momentum would still have added is dropped, so that M is the same at every token.
+    """
+
+    STORAGE = "storage"
+    RETRIEVAL = "retrieval"
+
+
 class ReadMode(NamedTuple):
     """How to read.
 
     Attributes:
         floors: How far gates may close.
         watch: Is given what the memory did.
+        gates: Whether the memory writes.
     """
 
     floors: Floors = NO_FLOORS
     watch: Watch | None = None
+    gates: GateMode = GateMode.STORAGE
 
 
 PLAIN_READ = ReadMode()

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from atlas.memory.layer.attention import WindowAttention, projection
 from atlas.memory.layer.branch import MemoryBranch
+from atlas.memory.layer.follow import momenta_of, weights_of
 from atlas.memory.layer.gates import PLAIN_READ, ReadMode
 from atlas.memory.layer.observe import LayerView
 from atlas.memory.layer.placement import PLACEMENTS, LayerInput, LayerParts, Placed
@@ -64,7 +65,8 @@ class MemoryLayer(nn.Module):
         if self.memory is None:
             return LayerState(window, None, None)
         branch = self.memory.start(persistent, mode)
-        return LayerState(window, branch, branch.memory.memory if context else None)
+        asked = weights_of(branch.memory, self.settings.rule) if context else None
+        return LayerState(window, branch, asked)
 
     def forward(
         self,
@@ -99,7 +101,7 @@ class MemoryLayer(nn.Module):
             )
             output, after = mixed.output, mixed.state
             if mode.watch is not None:
-                mode.watch(_view(before, mixed, mode))
+                mode.watch(_view(before, mixed, mode, self.settings))
         projected: Tensor = self.o_proj(output)
         return projected, after._replace(position=before.position + x.shape[1])
 
@@ -114,14 +116,16 @@ class MemoryLayer(nn.Module):
         )
 
 
-def _view(before: LayerState, mixed: Placed, mode: ReadMode) -> LayerView:
+def _view(before: LayerState, mixed: Placed, mode: ReadMode, settings: LayerSettings) -> LayerView:
     assert before.branch is not None and mixed.state.branch is not None
-    after = mixed.state.branch.memories
+    rules, after = settings.rules, mixed.state.branch.memories
     gates = mixed.gates.named() | {"mix": mixed.share}
     return LayerView(
-        memory=[own.memory for own in after],
-        before=[own.memory for own in before.branch.memories],
-        momentum=[own.momentum for own in after],
+        memory=[m for own in zip(after, rules, strict=True) for m in weights_of(*own)],
+        before=[
+            m for own in zip(before.branch.memories, rules, strict=True) for m in weights_of(*own)
+        ],
+        momentum=[m for own in after for m in momenta_of(own)],
         retention=1 - mixed.gates.alpha,
         gates=gates,
         floors={n: floor for n, floor in mode.floors._asdict().items() if n in gates},

@@ -8,7 +8,7 @@ ones. Local rules may have `queries="projected"`; their prefix goes back with th
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -16,9 +16,11 @@ from torch import Tensor
 
 from atlas.errors import InputError
 from atlas.memory.kernels.chunked import run_rule
+from atlas.memory.layer.follow import RuleState, begin, follow, follow_naive
+from atlas.memory.miras.architecture import MemoryWeights
 from atlas.memory.rules.naive import run_naive
 from atlas.memory.rules.rule import Rule, Tokens
-from atlas.memory.rules.state import MemoryState, detach, from_tensors, initial_state, to_tensors
+from atlas.memory.rules.state import MemoryState, initial_state
 
 
 class LevelsState(NamedTuple):
@@ -28,7 +30,7 @@ class LevelsState(NamedTuple):
     shard, as the first of a text does, it is the length of a shard.
     """
 
-    shared: MemoryState
+    shared: RuleState
     local: tuple[MemoryState, ...]
 
 
@@ -40,40 +42,21 @@ class LevelTokens(NamedTuple):
 
 
 def initial_levels(
-    memory: Tensor, starts: Sequence[Tensor], rules: Sequence[Rule], shard: int
+    weights: MemoryWeights, starts: Sequence[Tensor], rules: Sequence[Rule], shard: int
 ) -> LevelsState:
     """The state before the first token.
 
     Args:
-        memory: Where the shared memory starts, [B, H, d_k, d_v].
+        weights: Where the shared memory starts, [B, H, rows, columns] each.
         starts: Where each local one starts, and goes back to, [H, d_k, d_v].
         rules: Of all memories, the shared one first.
         shard: Tokens of a shard.
     """
     pairs = zip(starts, rules[1:], strict=True)
     local = tuple(
-        _fresh(start, len(memory), rule)._replace(position=shard) for start, rule in pairs
+        _fresh(start, len(weights[0]), rule)._replace(position=shard) for start, rule in pairs
     )
-    return LevelsState(initial_state(memory, rules[0]), local)
-
-
-def detach_levels(state: LevelsState) -> LevelsState:
-    """The same values, cut from the graph."""
-    return LevelsState(detach(state.shared), tuple(detach(own) for own in state.local))
-
-
-def levels_to_tensors(state: LevelsState) -> dict[str, Tensor]:
-    """As a flat dict that safetensors can write."""
-    flat = to_tensors(state.shared, "shared.")
-    for i, own in enumerate(state.local):
-        flat |= to_tensors(own, f"local.{i}.")
-    return flat
-
-
-def levels_from_tensors(flat: Mapping[str, Tensor], local_memories: int) -> LevelsState:
-    """Read back what `levels_to_tensors` made."""
-    local = tuple(from_tensors(flat, f"local.{i}.") for i in range(local_memories))
-    return LevelsState(from_tensors(flat, "shared."), local)
+    return LevelsState(begin(weights, rules[0]), local)
 
 
 def run_levels(
@@ -104,7 +87,7 @@ def run_levels(
                 f"the state is {own.offset} tokens into a chunk; allowed: less than the rule's "
                 f"chunk of {rule.chunk}. It was made with other chunks: start the text anew"
             )
-    output, shared = run_rule(tokens.shared, state.shared, rules[0])
+    output, shared = follow(tokens.shared, state.shared, rules[0])
     local = zip(tokens.local, starts, state.local, rules[1:], strict=True)
     return _add_local(output, shared, [_run_shards(*own, shard) for own in local])
 
@@ -117,13 +100,13 @@ def run_levels_naive(
     shard: int,
 ) -> tuple[Tensor, LevelsState]:
     """The same, token by token: the law that `run_levels` is tested against."""
-    output, shared = run_naive(tokens.shared, state.shared, rules[0])
+    output, shared = follow_naive(tokens.shared, state.shared, rules[0])
     local = zip(tokens.local, starts, state.local, rules[1:], strict=True)
     return _add_local(output, shared, [_run_tokens(*own, shard) for own in local])
 
 
 def _add_local(
-    output: Tensor, shared: MemoryState, local: list[tuple[Tensor, MemoryState]]
+    output: Tensor, shared: RuleState, local: list[tuple[Tensor, MemoryState]]
 ) -> tuple[Tensor, LevelsState]:
     for own, _ in local:
         output = output + own

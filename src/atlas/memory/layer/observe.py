@@ -6,17 +6,21 @@ Gram matrix, not from singular values; `entropy_rank` is the exact one, for repo
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
-Schedule = tuple[tuple[float, float], ...]
-
-GATE_FLOORS: Schedule = ((0.0, 0.30), (0.5, 0.10), (1.0, 0.05))
-"""(progress, floor): a gate that starts open far enough to be used, then may close."""
+Points = Sequence[tuple[float, float]]
+FloorShape = Literal["stairs", "ramp"]
+SHARE = "mix"
+"""The gate that is the memory's share in a layer's output, [B, T, channels]."""
+DEAD = 0.01
+"""A channel that uses less of the room above its floor is dead."""
 
 
 def floored_gate(x: Tensor, floor: float) -> Tensor:
@@ -30,15 +34,23 @@ def floored_gate(x: Tensor, floor: float) -> Tensor:
     return floor + (1 - floor) * torch.sigmoid(x)
 
 
-def floor_at(progress: float, schedule: Schedule = GATE_FLOORS) -> float:
-    """The floor at a share of training: straight lines between the points, level outside.
+def floor_at(
+    done: float, steps: int, points: Points, span: float, shape: FloorShape = "stairs"
+) -> float:
+    """The floor after some steps of a run.
 
     Args:
-        progress: 0 at the start, 1 at the end.
-        schedule: (progress, floor) with rising progress.
+        done: Steps made.
+        steps: Steps of the whole run.
+        points: (step, floor) with rising steps, the first at 0: that floor holds from there on.
+        span: A run of fewer steps takes the points at the same shares of its own length.
+        shape: ramp: straight lines between the points, level after the last.
     """
-    shares, floors = zip(*schedule, strict=True)
-    return float(np.interp(progress, shares, floors))
+    at = done * max(1.0, span / steps)
+    starts, floors = zip(*points, strict=True)
+    if shape == "ramp":
+        return float(np.interp(at, starts, floors))
+    return float(floors[max(0, bisect_right(starts, at) - 1)])
 
 
 def effective_rank(matrices: Tensor) -> Tensor:
@@ -89,8 +101,10 @@ def observe(layers: Mapping[str, LayerView]) -> dict[str, float]:
 
     M_norm, M_std, M_max, rank, S_norm, update (norm of the change), retention (mean, low: the
     smallest), gate.NAME.mean, .spread (standard deviation), and .above_floor (how far the lowest
-    value is from the floor). Norms are those of all matrices of a head together, averaged over
-    sequences and heads.
+    value is from the floor). Of the memory's share also .risk (1 - what its mean uses of the room
+    above the floor: 1 is a memory that is shut out as far as it can be) and .dead (share of its
+    channels, means over tokens, that use less than DEAD of that room). Norms are those of all
+    matrices of a head together, averaged over sequences and heads.
     """
     found = {
         f"{name}/{measure}": value
@@ -127,6 +141,11 @@ def _of_gates(view: LayerView) -> dict[str, Tensor]:
         found[f"gate.{name}.spread"] = gate.std(unbiased=False)
         if name in view.floors:
             found[f"gate.{name}.above_floor"] = gate.min() - view.floors[name]
+        if name == SHARE:
+            floor = view.floors.get(name, 0.0)
+            used = (gate.flatten(0, -2).mean(0) - floor) / (1 - floor)  # by channel
+            found[f"gate.{name}.risk"] = 1 - used.mean()
+            found[f"gate.{name}.dead"] = (used < DEAD).to(torch.float32).mean()
     return found
 
 

@@ -26,6 +26,7 @@ from torch.nn.functional import rms_norm
 
 from atlas.memory.layer.attention import WindowAttention
 from atlas.memory.layer.branch import MemoryBranch
+from atlas.memory.layer.follow import weights_of
 from atlas.memory.layer.gates import Gates, ReadMode
 from atlas.memory.layer.observe import floored_gate
 from atlas.memory.layer.state import BranchState, LayerState
@@ -119,7 +120,7 @@ def _one_segment(parts: LayerParts, reading: LayerInput, state: LayerState) -> P
     moved = state._replace(
         window=window,
         branch=branch,
-        start=state.start if offset else branch.memory.memory,
+        start=state.start if offset else weights_of(branch.memory, parts.memory.settings.rule),
         offset=offset,
     )
     return Placed(_blend(parts, seen, known, share), moved, gates, share)

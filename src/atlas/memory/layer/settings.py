@@ -123,6 +123,11 @@ class LayerSettings:
             raise InputError(f"local_shard: {shard}; allowed: 1 or more")
         for i, own in enumerate(self.local_rules):
             key = f"local_rules[{i}]"
+            if own.family == "miras":
+                raise InputError(
+                    f"{key}: {own.of_miras}; allowed: rules of Titans and ATLAS, as local memories "
+                    "are matrices that learn by momentum or newton-schulz"
+                )
             if own.window != self.rule.window:
                 raise InputError(
                     f"{key}.window: {own.window}; allowed: {self.rule.window}, that of the rule, "
@@ -142,6 +147,12 @@ class LayerSettings:
     def rules(self) -> tuple[Rule, ...]:
         """Of all memories, that of the whole text first."""
         return (self.rule, *self.local_rules)
+
+    @property
+    def constant_momentum(self) -> float | None:
+        """The eta of every token; None where some memory has a gate for it."""
+        known = [0.0 if rule.learner == "descent" else rule.momentum for rule in self.rules]
+        return None if None in known else known[0]
 
     @property
     def shard(self) -> int:

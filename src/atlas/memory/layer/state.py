@@ -14,6 +14,8 @@ from torch import Tensor
 
 from atlas.errors import InputError
 from atlas.memory.layer.continuum import LevelState
+from atlas.memory.layer.follow import RuleState, carried_on
+from atlas.memory.miras.architecture import MemoryWeights
 from atlas.memory.rules.state import MemoryState
 
 _State = TypeVar("_State")
@@ -47,12 +49,12 @@ class BranchState(NamedTuple):
         local: Memories of the open shard (see `levels`).
     """
 
-    memory: MemoryState
+    memory: RuleState
     tail: Tensor
     local: tuple[MemoryState, ...] = ()
 
     @property
-    def memories(self) -> tuple[MemoryState, ...]:
+    def memories(self) -> tuple[RuleState, ...]:
         """All of them, that of the whole text first."""
         return (self.memory, *self.local)
 
@@ -63,14 +65,15 @@ class LayerState(NamedTuple):
     Attributes:
         window: Of its attention.
         branch: Of its memory; None in a layer without one.
-        start: Memory as context: M at the start of the open segment [B, H, d_k, d_v], else None.
+        start: Memory as context: its matrices at the start of the open segment [B, H, rows,
+            columns], else None.
         offset: Tokens of the open segment that are done; zero without segments.
         position: Tokens since the start.
     """
 
     window: WindowState
     branch: BranchState | None
-    start: Tensor | None
+    start: MemoryWeights | None
     offset: int = 0
     position: int = 0
 
@@ -118,6 +121,26 @@ def restarted(state: BlockState, fresh: BlockState, rows: Tensor) -> BlockState:
     if any(opened):
         raise ValueError("within a chunk, shard, segment or period; restart where one begins")
     return cast(BlockState, _choose(state, fresh, rows))
+
+
+def memory_alone(state: BlockState, fresh: BlockState) -> BlockState:
+    """The start of a new sequence, with the memory that another one left and nothing else of it.
+
+    Attention's window, the convolution's tail, the last keys and values of an Omega window, local
+    memories and learning feed-forward parts are those of `fresh`, so nothing that was read lately
+    can be seen but through M, S and what queries are projected onto.
+    """
+    left, start = state.layer.branch, fresh.layer
+    if left is None or start.branch is None:
+        return fresh
+    kept = carried_on(left.memory, start.branch.memory)
+    recalled = start.start
+    if recalled is not None:  # as context: what the memory answers with until the next segment
+        own = left.memory
+        recalled = (own.memory,) if isinstance(own, MemoryState) else state.layer.start
+    return fresh._replace(
+        layer=start._replace(branch=start.branch._replace(memory=kept), start=recalled)
+    )
 
 
 def to_flat(state: object, prefix: str = "") -> dict[str, Tensor]:

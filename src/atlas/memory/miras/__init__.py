@@ -8,9 +8,10 @@ __all__, __getattr__, __dir__ = exports(
         "variant": ["PRESETS", "Variant"],
         "architecture": ["ARCHITECTURES"],
         "bias": ["BIASES"],
-        "retention": ["RETENTIONS", "one_gate"],
+        "retention": ["RETENTIONS"],
         "learner": ["LEARNERS"],
         "naive": ["variant_naive"],
         "chunked": ["variant_chunked"],
+        "from_rule": ["variant_of"],
     },
 )

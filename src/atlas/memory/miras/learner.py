@@ -8,6 +8,8 @@ S_t = fade_t S_0 - sum over j of trace[t, j] g_j, increment_t = weight_t * shape
   at low eta and carried by a later eta near one would otherwise let the memory diverge.
 - `newton_schulz`: S_t = eta_t S_{t-1} - g_t, made semi-orthogonal, added with weight theta_t
   (ATLAS, arXiv 2505.23735).
+
+Both take other weightings (`rules.rule.damp`), by the names that rules have for them.
 """
 
 from __future__ import annotations
@@ -19,6 +21,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from atlas.config.rule import Weighting
+from atlas.memory.rules.rule import damp
 from atlas.ops.newton_schulz import newton_schulz as semi_orthogonal
 
 
@@ -70,34 +74,40 @@ def descent() -> Learner:
     return Learner(step, unroll)
 
 
-def momentum() -> Learner:
+def momentum(weighting: Weighting = "added") -> Learner:
     """Descent with momentum, weighted where it is added."""
 
     def step(s: Tensor, g: Tensor, eta: Tensor, theta: Tensor) -> tuple[Tensor, Tensor]:
-        s = eta * s - theta * g
-        return s, (1 - eta) * s
+        written, added = damp(eta, theta, weighting)
+        s = eta * s - written * g
+        return s, added * s
 
     def unroll(eta: Tensor, theta: Tensor) -> Unrolled:
         logs = eta.log()
-        trace = decay_matrix(logs) * theta[..., None, :]
-        return Unrolled(trace, logs.cumsum(-1).exp(), 1 - eta)
+        written, added = damp(eta, theta, weighting)
+        trace = decay_matrix(logs) * written[..., None, :]
+        return Unrolled(trace, logs.cumsum(-1).exp(), added)
 
     return Learner(step, unroll)
 
 
-def newton_schulz(steps: int = 5) -> Learner:
+def newton_schulz(steps: int = 5, weighting: Weighting = "none") -> Learner:
     """Momentum, orthogonalised; the size of a step is theta whatever the gradients' size."""
 
     def shape(s: Tensor) -> Tensor:
         return semi_orthogonal(s, steps)
 
+    def weight(eta: Tensor, theta: Tensor) -> Tensor:
+        written, added = damp(eta, theta, weighting)
+        return written * added
+
     def step(s: Tensor, g: Tensor, eta: Tensor, theta: Tensor) -> tuple[Tensor, Tensor]:
         s = eta * s - g
-        return s, theta * shape(s)
+        return s, weight(eta, theta) * shape(s)
 
     def unroll(eta: Tensor, theta: Tensor) -> Unrolled:
         logs = eta.log()
-        return Unrolled(decay_matrix(logs), logs.cumsum(-1).exp(), theta)
+        return Unrolled(decay_matrix(logs), logs.cumsum(-1).exp(), weight(eta, theta))
 
     return Learner(step, unroll, shape)
 

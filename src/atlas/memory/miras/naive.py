@@ -1,4 +1,4 @@
-"""A Miras variant token by token, as its definition reads: the twin of `variants_chunked`.
+"""A Miras variant token by token, as its definition reads: the twin of `variant_chunked`.
 
 Gradients come from autograd at the weights the chunk started from, so this file knows nothing of
 outer products; decay, momentum and retention are applied one token at a time.

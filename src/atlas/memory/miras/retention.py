@@ -13,20 +13,14 @@ and what happens to A where a chunk ends.
 
 Norms and softmaxes are per matrix of the memory, per sequence and head.
 
-Two retentions are one gate (`one_gate`). Miras writes a step as the memory that best trades what is
-to be learned against being changed (local retention) and against being large (global retention):
-
-    W_t = argmin over W of <W, gradient> + ||W - W_{t-1}||^2 / (2 l) + ||W||^2 / (2 g)
-
-Setting the derivative to zero gives W_t = lambda W_{t-1} - l lambda gradient with
-lambda = g / (g + l): a forgetting gate and a step, which every rule here already has.
+Local and global retention together are one forgetting gate and one step:
+`rules.rule.join_retentions`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -128,21 +122,3 @@ RETENTIONS: dict[str, Callable[..., Retention]] = {
     "kl": kl,
     "elastic_net": elastic_net,
 }
-
-
-class JointGate(NamedTuple):
-    """Forgetting and step, as in `rule.Tokens`."""
-
-    alpha: Tensor
-    theta: Tensor
-
-
-def one_gate(local: Tensor, everywhere: Tensor) -> JointGate:
-    """Make one gate of both retentions, elementwise.
-
-    Args:
-        local: l > 0; the smaller, the less a step changes.
-        everywhere: g > 0; the smaller, the more is forgotten.
-    """
-    keep = everywhere / (everywhere + local)
-    return JointGate(local / (everywhere + local), local * keep)

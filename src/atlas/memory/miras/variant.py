@@ -2,7 +2,7 @@
 
 A variant is four pieces and a chunk size. All tokens of a chunk take their gradient at the
 weights the chunk started from; with chunks of one token every variant is its published rule.
-`variants_chunked` runs one in closed form, `variants_naive` token by token; both take and return
+`variant_chunked` runs one in closed form, `variant_naive` token by token; both take and return
 the state that this file defines. Formulas: docs/memory-variants.md.
 """
 
@@ -86,7 +86,8 @@ class VariantState(NamedTuple):
     """A memory between two tokens; every matrix [B, H, rows, columns].
 
     dual accumulates, momentum is the learner's S, start the dual at the start of the chunk,
-    anchor where forgetting leads, and offset how many tokens of the chunk are done.
+    anchor where forgetting leads, offset how many tokens of the chunk are done, and position how
+    many there were since the start.
     """
 
     dual: MemoryWeights
@@ -94,12 +95,13 @@ class VariantState(NamedTuple):
     start: MemoryWeights
     anchor: MemoryWeights
     offset: int = 0
+    position: int = 0
 
     def detached(self) -> VariantState:
         """The same values, cut from the graph."""
         groups = (tuple(w.detach() for w in group) for group in self[:4])
         dual, momentum, start, anchor = groups
-        return VariantState(dual, momentum, start, anchor, self.offset)
+        return VariantState(dual, momentum, start, anchor, self.offset, self.position)
 
 
 def fresh_state(weights: MemoryWeights, anchor: MemoryWeights | None = None) -> VariantState:
@@ -123,10 +125,12 @@ def advanced(
     variant: Variant, state: VariantState, dual: MemoryWeights, momentum: MemoryWeights, n: int
 ) -> VariantState:
     """The state n tokens on, its chunk closed if these were the last of it."""
+    position = state.position + n
     if state.offset + n < variant.chunk:
-        return state._replace(dual=dual, momentum=momentum, offset=state.offset + n)
+        offset = state.offset + n
+        return state._replace(dual=dual, momentum=momentum, offset=offset, position=position)
     closed = tuple(variant.retention.close(w, variant.chunk) for w in dual)
-    return VariantState(closed, momentum, closed, state.anchor)
+    return VariantState(closed, momentum, closed, state.anchor, position=position)
 
 
 def start_weights(variant: Variant, state: VariantState) -> MemoryWeights:
@@ -134,8 +138,12 @@ def start_weights(variant: Variant, state: VariantState) -> MemoryWeights:
     return tuple(variant.retention.weights(start, start) for start in state.start)
 
 
+def present_weights(variant: Variant, state: VariantState) -> MemoryWeights:
+    """The weights that the memory as it stands answers with."""
+    pairs = zip(state.dual, state.start, strict=True)
+    return tuple(variant.retention.weights(dual, start) for dual, start in pairs)
+
+
 def read(variant: Variant, state: VariantState, queries: Tensor) -> Tensor:
     """What the memory as it stands answers to queries [B, H, n, d_k]."""
-    pairs = zip(state.dual, state.start, strict=True)
-    weights = tuple(variant.retention.weights(dual, start) for dual, start in pairs)
-    return variant.architecture.apply(weights, queries)
+    return variant.architecture.apply(present_weights(variant, state), queries)

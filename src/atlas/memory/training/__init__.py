@@ -6,5 +6,6 @@ __all__, __getattr__, __dir__ = exports(
     __name__,
     {
         "loop": ["Lines", "MemoryTrainer"],
+        "optimisers": ["Optimisers"],
     },
 )

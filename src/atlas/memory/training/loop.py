@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
 
-from atlas.config.memory import MemoryTrainSettings
+from atlas.config.memory_train import MemoryTrainSettings
 from atlas.memory.layer.gates import Floors
 from atlas.memory.layer.observe import floor_at
+from atlas.memory.training.losses import IGNORED, LossName, collapsed, token_loss
+from atlas.memory.training.optimisers import Optimisers
 from atlas.ops.optim import rate_at
-
-IGNORED = -100
-"""The target of a token that carries no loss."""
-MOMENTS = ("step", "exp_avg", "exp_avg_sq")
-"""What the optimiser keeps of a parameter."""
+from atlas.ops.stability import make_perpendicular_, scaling_cosine
 
 
 class Lines(NamedTuple):
@@ -31,13 +29,36 @@ class Lines(NamedTuple):
         return Lines(self.ids.to(device), self.targets.to(device))
 
 
+class Read(NamedTuple):
+    """What reading a step's work came to, its gradients being in the parameters.
+
+    Attributes:
+        loss: What was made smaller.
+        measures: More about it, by name.
+        memory: If asked for, what the memory did.
+    """
+
+    loss: float
+    measures: dict[str, float]
+    memory: dict[str, float] | None
+
+
 class Step(NamedTuple):
-    """What a step did: loss, learning rate, gradient norm and, if asked, what the memory did."""
+    """What a step did.
+
+    Attributes:
+        loss: Before it.
+        rate: Learning rate.
+        norm: Of the gradient, before clipping.
+        memory: If asked for, what the memory did, by layer and measure.
+        measures: More about the loss and, if asked for, about stability.
+    """
 
     loss: float
     rate: float
     norm: float
     memory: dict[str, float] | None
+    measures: dict[str, float]
 
 
 class Score(NamedTuple):
@@ -48,27 +69,69 @@ class Score(NamedTuple):
     memory: dict[str, float]
 
 
+class Diverged(RuntimeError):
+    """A loss or gradient that is not a finite number: nothing was changed by that step."""
+
+
+class Objective(Protocol):
+    """What a step's work is, and which gradients come of it."""
+
+    def backward(self, model: nn.Module, work: Any, floors: Floors, watched: bool) -> Read:  # noqa: ANN401
+        """Read the work and add its gradients to those of the parameters."""
+        ...
+
+    def tensors(self) -> dict[str, Tensor]:
+        """What it carries from step to step."""
+        ...
+
+    def load(self, model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
+        """Back to what `tensors` gave."""
+        ...
+
+
+class NextToken:
+    """Sequences that start from an empty memory, and the loss of what they are asked for."""
+
+    def __init__(self, loss: LossName = "softmax") -> None:
+        """With a loss by name."""
+        self.loss = loss
+
+    def backward(self, model: nn.Module, work: Lines, floors: Floors, watched: bool) -> Read:
+        """One pass."""
+        out = model(input_ids=work.ids, use_cache=False, floors=floors, output_memory=watched)
+        loss = token_loss(out.logits, work.targets, self.loss)
+        loss.backward()  # type: ignore[no-untyped-call]
+        found = {"softmax_collapse": collapsed(out.logits, work.targets)} if watched else {}
+        return Read(float(loss.detach()), found, out.memory)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Nothing is carried."""
+        return {}
+
+    def load(self, model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
+        """There is nothing to load."""
+
+
 class MemoryTrainer:
-    """A model and its optimiser; what it does at a step depends on the step's number alone.
+    """A model and its optimisers; what it does at a step depends on the step's number alone.
 
     Attributes:
         model: Gives `logits` and `memory` for ids, as `AtlasForCausalLM` does.
         settings: How it is trained.
+        objective: On what.
     """
 
-    def __init__(self, model: nn.Module, settings: MemoryTrainSettings) -> None:
-        """A learner before its first step."""
+    def __init__(
+        self, model: nn.Module, settings: MemoryTrainSettings, objective: Objective | None = None
+    ) -> None:
+        """A learner before its first step; without an objective it learns what comes next."""
         self.model, self.settings = model, settings
-        named = list(model.named_parameters())
-        # Norms and the biases of gates stay out: a bias pulled to zero makes a gate one half.
-        decayed = [value for _, value in named if value.ndim > 1]
-        others = [value for _, value in named if value.ndim <= 1]
-        self.optimiser = torch.optim.AdamW(
-            [
-                {"params": decayed, "weight_decay": settings.weight_decay},
-                {"params": others, "weight_decay": 0.0},
-            ],
+        self.objective = NextToken(settings.loss) if objective is None else objective
+        self.optimisers = Optimisers(
+            model.named_parameters(),
+            settings.optimiser,
             lr=settings.lr,
+            weight_decay=settings.weight_decay,
         )
 
     @property
@@ -78,49 +141,61 @@ class MemoryTrainer:
 
     def floors(self, done: int) -> Floors:
         """How far gates may close once `done` steps are made."""
-        return Floors(mix=floor_at(done / self.settings.steps, tuple(self.settings.mix_floor)))
+        own = self.settings.floor
+        return Floors(mix=floor_at(done, self.settings.steps, own.points, own.span, own.shape))
 
-    def step(self, number: int, lines: Lines, *, watched: bool = False) -> Step:
-        """Step `number`, from 0, on some sequences."""
+    def step(self, number: int, work: Any, *, watched: bool = False) -> Step:  # noqa: ANN401
+        """Step `number`, from 0.
+
+        Raises:
+            Diverged: The loss or its gradient is not finite.
+        """
         own = self.settings
         # The middle of the step: a whole step more or less would make the first or last one idle.
         rate = own.lr * rate_at(own.schedule, (number + 0.5) / own.steps, own.warmup)
-        for group in self.optimiser.param_groups:
-            group["lr"] = rate
-        out = self.model(
-            input_ids=lines.ids,
-            use_cache=False,
-            floors=self.floors(number),
-            output_memory=watched,
-        )
-        loss = _loss(out.logits, lines.targets, "mean")
-        self.optimiser.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]
-        limit = torch.inf if own.clip is None else own.clip
-        norm = nn.utils.clip_grad_norm_(self.model.parameters(), limit)
-        self.optimiser.step()
-        return Step(float(loss.detach()), rate, float(norm), out.memory)
+        self.optimisers.set_rate(rate)
+        self.optimisers.zero_grad()
+        read = self.objective.backward(self.model, work, self.floors(number), watched)
+        norm, found = self._finish_gradients(watched)
+        for what, value in (("loss", read.loss), ("gradient norm", norm)):
+            if not math.isfinite(value):
+                raise Diverged(f"the {what} is {value} at step {number + 1}")
+        self.optimisers.step()
+        return Step(read.loss, rate, norm, read.memory, read.measures | found)
+
+    def _finish_gradients(self, watched: bool) -> tuple[float, dict[str, float]]:
+        """All that is done to whole gradients: here they are complete and not yet used."""
+        parameters = list(self.model.parameters())
+        found = {"scaling_cosine": scaling_cosine(parameters)} if watched else {}
+        if self.settings.gradient == "perpendicular":
+            make_perpendicular_(value for value in parameters if value.ndim > 1)
+        limit = torch.inf if self.settings.clip is None else self.settings.clip
+        return float(nn.utils.clip_grad_norm_(parameters, limit)), found
 
     @torch.no_grad()
-    def score(self, lines: Lines, done: int) -> Score:
-        """How well sequences it was not trained on are answered after `done` steps."""
+    def score(self, lines: Lines, done: int, rows: int | None = None) -> Score:
+        """How well sequences it was not trained on are answered after `done` steps.
+
+        Args:
+            lines: The sequences.
+            done: Steps made.
+            rows: Sequences that are read at a time; None: as many as in training.
+        """
         loss, right, floors = 0.0, 0, self.floors(done)
         memory: dict[str, float] = {}
-        for ids, targets in _pieces(lines, self.settings.batch):
+        for ids, targets in _pieces(lines, rows or self.settings.batch):
             out = self.model(input_ids=ids, use_cache=False, floors=floors, output_memory=True)
-            loss += float(_loss(out.logits, targets, "sum"))
+            loss += float(token_loss(out.logits, targets, reduction="sum"))
             right += int((out.logits.argmax(-1) == targets).sum())
             memory = out.memory or {}
         answers = int((lines.targets != IGNORED).sum())
         return Score(loss / answers, right / answers, memory)
 
     def tensors(self) -> dict[str, Tensor]:
-        """Weights and moments by name; a tied weight is there once."""
+        """Weights, moments and what the objective carries, by name; a tied weight is there once."""
         found = {f"weight|{name}": value.detach() for name, value in self._named()}
-        for name, value in self._named():
-            for moment, kept in self.optimiser.state.get(value, {}).items():
-                found[f"{moment}|{name}"] = kept
-        return found
+        carried = {f"carried|{name}": value for name, value in self.objective.tensors().items()}
+        return found | self.optimisers.tensors() | carried
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
         """Back to what `tensors` gave.
@@ -135,25 +210,15 @@ class MemoryTrainer:
                 raise ValueError(f"{name} has shape {list(saved.shape)}, not {list(value.shape)}")
             with torch.no_grad():
                 value.copy_(saved)
-            if f"step|{name}" not in tensors:  # it had no gradient yet
-                continue
-            # The optimiser counts steps on the CPU wherever the model is.
-            self.optimiser.state[value] = {
-                moment: tensors[f"{moment}|{name}"].to(
-                    "cpu" if moment == "step" else value.device, copy=True
-                )
-                for moment in MOMENTS
-            }
+            if f"step|{name}" in tensors:  # its moments go together
+                _ = [tensors[f"{moment}|{name}"] for moment in ("exp_avg", "exp_avg_sq")]
+        self.optimisers.load(tensors)
+        start = "carried|"
+        carried = {n.removeprefix(start): tensors[n] for n in tensors if n.startswith(start)}
+        self.objective.load(self.model, carried)
 
     def _named(self) -> list[tuple[str, nn.Parameter]]:
         return list(self.model.named_parameters())
-
-
-def _loss(logits: Tensor, targets: Tensor, reduction: str) -> Tensor:
-    """Of the tokens that have a target; the others' logits take no part."""
-    asked = targets != IGNORED
-    full = torch.promote_types(logits.dtype, torch.float32)
-    return cross_entropy(logits[asked].to(full), targets[asked], reduction=reduction)
 
 
 def _pieces(lines: Lines, count: int) -> Iterator[tuple[Tensor, Tensor]]:

@@ -12,6 +12,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
+from atlas.report.tables.grokking import grokking_table
 from atlas.report.words.english import counted
 
 SHORT = {
@@ -215,7 +216,7 @@ def joins_table(joins: Mapping[str, Sequence[Mapping[str, Any]]]) -> Table:
 
 def _score(summary: Mapping[str, Any]) -> float | None:
     """The one figure of a run: its clients' mean, or what its first arm got right."""
-    if summary.get("kind") == "memory":
+    if "accuracy" in summary and "arms" in summary:
         return next(iter(summary["accuracy"].values()), None)
     return summary["score"]["mean"] if "score" in summary else None
 
@@ -272,4 +273,6 @@ def summary_table(found: Mapping[str, Any]) -> Table:
     """Of a run as `describe_run` gives it."""
     if found["kind"] == "memory":
         return memory_table(found["summary"])
+    if found["kind"] == "grokking":
+        return grokking_table(found["summary"])
     return client_table(found["summary"], found["tasks"])

@@ -9,10 +9,12 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from atlas.config.federation import FederationConfig
-from atlas.config.load import load_resolved
+from atlas.config.grokking import GrokkingConfig
+from atlas.config.load import RunConfig, load_resolved
 from atlas.config.memory import MemoryConfig
 from atlas.report.tables.runs import summary_table
 from atlas.report.words.federation import federation_words
+from atlas.report.words.grokking import grokking_words
 from atlas.report.words.legends import CHOICE_LEGEND, RUN_LEGEND
 from atlas.report.words.memory import memory_words
 from atlas.runs.events import read_events
@@ -33,6 +35,8 @@ def _parts(folder: RunFolder, found: Mapping[str, Any]) -> Iterator[RenderableTy
         yield Text()
         events = read_events(folder.events) if folder.events.exists() else []
         yield Text(federation_words(found["summary"], events, config))
+    elif isinstance(config, GrokkingConfig):
+        yield Text(grokking_words(found["summary"]))
     else:
         yield Text(memory_words(found["summary"], config))
     yield Text()
@@ -41,14 +45,18 @@ def _parts(folder: RunFolder, found: Mapping[str, Any]) -> Iterator[RenderableTy
         yield Text(f"{name + ':':<12}{place}", no_wrap=True, overflow="ignore")
 
 
-def places(
-    folder: RunFolder, summary: Mapping[str, Any], config: FederationConfig | MemoryConfig
-) -> dict[str, str]:
+def places(folder: RunFolder, summary: Mapping[str, Any], config: RunConfig) -> dict[str, str]:
     """Where what a run left is, and the next command."""
     found = {"run folder": str(folder.path)}
     plots = sorted(path.name for path in folder.plots.glob("*.png"))
     if plots:
         found["plots"] = f"{folder.plots} ({', '.join(plots)})"
+    if isinstance(config, GrokkingConfig):
+        arms = ", ".join(summary["arms"])
+        found["models"] = f"{folder.models} ({arms}), each a file of weights"
+        longer = 2 * config.train.steps
+        found["next"] = f"atlas resume {folder.path} train.steps={longer}"
+        return found
     if isinstance(config, MemoryConfig):
         arms = ", ".join(summary["arms"])
         found["models"] = f"{folder.models} ({arms}), each with a README that says how to load it"

@@ -1,0 +1,79 @@
+"""What an episode is made of: batches with their questions, and how many are read at once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from atlas.memory.layer.state import BlockState, rows_of
+from atlas.memory.training.loop import Lines
+
+WORDS, ARITHMETIC = "words", "arithmetic"
+States = list[BlockState]
+TOGETHER = 4096
+"""Tokens of retrieval that are read at once; more need more room and are no faster."""
+
+
+class EpisodeBatch(NamedTuple):
+    """One batch of an episode.
+
+    Attributes:
+        task: WORDS or ARITHMETIC.
+        storage: The sequences, and what comes next at each token.
+        retrieval: The same with masks, and at each mask the token that was there.
+        questions: Which question a mask belongs to, negative elsewhere [B, T].
+    """
+
+    task: str
+    storage: Lines
+    retrieval: Lines
+    questions: Tensor
+
+    def to(self, device: torch.device) -> EpisodeBatch:
+        """The same on a device."""
+        lines = self.storage.to(device), self.retrieval.to(device)
+        return EpisodeBatch(self.task, *lines, self.questions.to(device))
+
+
+Episode = tuple[EpisodeBatch, ...]
+
+
+def together(episode: Episode) -> list[tuple[EpisodeBatch, int]]:
+    """Batches of retrieval that are read at once, and how many each is made of.
+
+    As retrieval leaves the memory as it is, batches do not wait for one another: those of one task
+    are read as more rows of one, up to TOGETHER tokens.
+    """
+    found = list[tuple[EpisodeBatch, int]]()
+    for task in dict.fromkeys(batch.task for batch in episode):
+        own = [batch for batch in episode if batch.task == task]
+        size = max(1, TOGETHER // own[0].questions.numel())
+        for begin in range(0, len(own), size):
+            some = own[begin : begin + size]
+            found.append((_joined(some), len(some)))
+    return found
+
+
+def _joined(batches: Sequence[EpisodeBatch]) -> EpisodeBatch:
+    """One batch of all rows, batch by batch; their questions are counted on."""
+    questions, asked = [], 0
+    for batch in batches:
+        own = batch.questions
+        questions.append(torch.where(own < 0, own, own + asked))
+        asked += int(own.max()) + 1
+    lines = [
+        Lines(*(torch.cat(parts) for parts in zip(*some, strict=True)))
+        for some in zip(*((b.storage, b.retrieval) for b in batches), strict=True)
+    ]
+    return EpisodeBatch(batches[0].task, *lines, torch.cat(questions))
+
+
+def repeated(states: States, count: int) -> States:
+    """The states of every stream, so many times, for batches that are read at once."""
+    if count == 1:
+        return states
+    rows = torch.arange(len(states[0].layer.window.seen)).repeat(count)
+    return [rows_of(state, rows) for state in states]
