@@ -140,6 +140,8 @@ class MemoryJob:
         """What a step did, and which thresholds were crossed since the last look."""
         plain = made._asdict()
         figures = plain.pop("measures") | model_figures(made.memory)
+        floors = self.run.learners[arm].floors(about["step"] - 1)
+        figures |= {"gate_floor": floors.mix} if made.memory else {}
         figures |= wave_figures(self.run, self.run.learners[arm])
         if phases := self.arms[arm].phases():
             figures["grokking_phase"] = phases[-1].name

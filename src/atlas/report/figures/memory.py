@@ -2,64 +2,167 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
 from atlas.report.figures.drawing import DPI, PALETTE, Events, new_figure, quiet
+from atlas.report.figures.grokking import PHASE_COLOURS
 from atlas.runs.events import read_events
 from atlas.runs.folder import RunFolder, read_summary
 
 Points = dict[int, float]
+GREY = "#475569"
+SUMS = {
+    "lookup_accuracy": "looked up in the memory",
+    "math_train_accuracy": "trained on, memory empty",
+    "math_accuracy": "held out, memory empty",
+}
+"""Figures of sums, and what the pictures call them."""
 
 
 def plot_memory(folder: RunFolder) -> None:
-    """Draw accuracy, loss, gates and norms over steps into `plots/training.png`."""
+    """Draw `training.png`, `memory.png` and, where there are sums, `sums.png` into `plots/`."""
     events: Events = read_events(folder.events)
     summary = read_summary(folder.summary)
-    figure = new_figure(11, 7)
-    (accuracy, loss), (gates, norms) = figure.subplots(2, 2)
-    _draw(accuracy, accuracies(events), "accuracy of new sequences, %")
-    chance = 100 * summary["chance"]
-    accuracy.axhline(chance, color="#475569", linewidth=1, linestyle=":", label="chance")
-    accuracy.set_ylim(-2, 102)
-    _legend(accuracy)
-    _draw(loss, losses(events), "training loss")
-    loss.set_yscale("log")
     # Keys of a summary are sorted; the log has the arms in their own order.
     first = next(e["arms"][0] for e in events if e["event"] in ("started", "resumed"))
-    _draw(gates, measured(events, first, ".mean"), f"gates of {first}, mean")
-    _draw(norms, measured(events, first, "_norm"), f"norms of {first}")
+    pictures = {"training": plot_training(events, summary)}
+    if measured(events, first, ".mean"):
+        pictures["memory"] = plot_layers(events, first)
+    if "phases" in summary:
+        pictures["sums"] = plot_sums(events, summary, first)
     folder.plots.mkdir(exist_ok=True)
-    figure.savefig(folder.plots / "training.png", dpi=DPI)
+    for name, figure in pictures.items():
+        figure.savefig(folder.plots / f"{name}.png", dpi=DPI)
 
 
-def accuracies(events: Events) -> dict[str, Points]:
-    """Accuracy in percent by arm and step."""
+def plot_training(events: Events, summary: Mapping[str, Any]) -> Figure:
+    """Right answers and losses of all arms over steps."""
+    episodes = summary.get("objective") == "episodes"
+    figure = new_figure(11, 7 if episodes else 4)
+    grid = figure.subplots(2 if episodes else 1, 2, squeeze=False)
+    title = "masked words right, %" if episodes else "accuracy of new sequences, %"
+    _draw(grid[0][0], accuracies(events), title)
+    chance = 100 * summary["chance"]
+    grid[0][0].axhline(chance, color=GREY, linewidth=1, linestyle=":", label="chance")
+    grid[0][0].set_ylim(bottom=0)
+    _legend(grid[0][0])
+    _draw(grid[0][1], losses(events), "training loss")
+    grid[0][1].set_yscale("log")
+    if episodes:
+        _draw(grid[1][0], losses(events, "storage_loss"), "storage: loss of the next token")
+        _draw(grid[1][1], losses(events, "retrieval_loss"), "retrieval: loss at masks")
+    return figure
+
+
+def plot_layers(events: Events, arm: str) -> Figure:
+    """The memory's share in every layer with its floor, the other gates, norms and entries."""
+    figure = new_figure(11, 7)
+    (share, gates), (norms, entries) = figure.subplots(2, 2)
+    layers = by_layer(events, arm, "gate.mix.mean")
+    _draw(share, layers, f"share of the memory in {arm}, by layer")
+    for place, points in enumerate(by_layer(events, arm, "gate.mix.storage.mean").values()):
+        colour = PALETTE[place % len(PALETTE)]
+        label = "in storage" if place == 0 else None
+        share.plot(list(points), list(points.values()), color=colour, alpha=0.4, label=label)
+    floor = {e["step"]: e["gate_floor"] for e in _trained(events, arm) if "gate_floor" in e}
+    if floor:
+        steps, heights = list(floor), list(floor.values())
+        share.step(steps, heights, color=GREY, linestyle="--", where="post", label="floor")
+    share.set_ylim(0, 1)
+    _legend(share)
+    others = measured(events, arm, ".mean")
+    others.pop("mix", None)
+    others.pop("mix.storage", None)
+    _draw(gates, others, "other gates, mean over layers")
+    lines = {
+        f"{letter} of {layer}": points
+        for letter in ("M", "S")
+        for layer, points in by_layer(events, arm, f"{letter}_norm").items()
+    }
+    _draw(norms, lines, "norms of memory M and momentum S")
+    sizes = {
+        f"{name} of {layer}": points
+        for name, measure in (("largest", "M_max"), ("spread", "M_std"))
+        for layer, points in by_layer(events, arm, measure).items()
+    }
+    _draw(entries, sizes, "entries of M")
+    return figure
+
+
+def plot_sums(events: Events, summary: Mapping[str, Any], arm: str) -> Figure:
+    """What is known of sums over steps, and how far residues are waves; phases in the ground."""
+    figure = new_figure(11, 4)
+    known, waves = figure.subplots(1, 2)
+    lines = {}
+    for name, words in SUMS.items():
+        points = accuracies(events, name).get(arm)
+        if points:
+            lines[words] = points
+    _draw(known, lines, f"sums right in {arm}, %")
+    known.set_ylim(-2, 102)
+    figures = {"concentration": "fourier_concentration", "circle, R squared": "circular_fit"}
+    shares = {
+        words: {e["step"]: e[name] for e in _trained(events, arm) if e.get(name) is not None}
+        for words, name in figures.items()
+    }
+    _draw(waves, shares, "waves in the embedding of residues")
+    waves.set_ylim(0, 1)
+    for axes in (known, waves):
+        _bands(axes, summary["phases"], summary["steps"])
+    _legend(known)
+    _legend(waves)
+    return figure
+
+
+def _bands(axes: Axes, phases: Sequence[Mapping[str, Any]], steps: int) -> None:
+    """Every phase as a colour behind the lines, from its first step to the next one's."""
+    ends = [phase["step"] for phase in phases[1:]] + [steps]
+    named = set[str]()
+    for phase, end in zip(phases, ends, strict=True):
+        name = phase["name"]
+        label = None if name in named else f"phase: {name}"
+        axes.axvspan(phase["step"], end, color=PHASE_COLOURS[name], zorder=0, label=label)
+        named.add(name)
+
+
+def accuracies(events: Events, figure: str = "accuracy") -> dict[str, Points]:
+    """A share of right answers in percent by arm and step."""
     found: dict[str, Points] = {}
     for event in events:
         if event["event"] == "round_finished":
-            for arm, value in event["accuracy"].items():
+            for arm, value in event.get(figure, {}).items():
                 found.setdefault(arm, {})[event["step"]] = 100 * value
     return found
 
 
-def losses(events: Events) -> dict[str, Points]:
-    """Training loss by arm and step, where it is a number."""
+def losses(events: Events, name: str = "loss") -> dict[str, Points]:
+    """A loss of training by arm and step, where it is a number."""
     found: dict[str, Points] = {}
     for event in _trained(events):
-        if event["loss"] is not None:
-            found.setdefault(event["arm"], {})[event["step"]] = event["loss"]
+        if event.get(name) is not None:
+            found.setdefault(event["arm"], {})[event["step"]] = event[name]
+    return found
+
+
+def by_layer(events: Events, arm: str, measure: str) -> dict[str, Points]:
+    """One measure of an arm's memory by layer and step."""
+    found: dict[str, Points] = {}
+    for event in _trained(events, arm):
+        for name, value in (event["memory"] or {}).items():
+            layer, _, what = name.partition("/")
+            if what == measure and value is not None:
+                found.setdefault(layer.replace("layers.", "layer "), {})[event["step"]] = value
     return found
 
 
 def measured(events: Events, arm: str, ending: str) -> dict[str, Points]:
     """What the memory of an arm did by measure and step: means over its layers."""
     found: dict[str, dict[int, list[float]]] = {}
-    for event in _trained(events):
-        if event["arm"] != arm:
-            continue
+    for event in _trained(events, arm):
         for name, value in (event["memory"] or {}).items():
             if name.endswith(ending) and value is not None:
                 short = name.partition("/")[2].removesuffix(ending).removeprefix("gate.")
@@ -70,8 +173,8 @@ def measured(events: Events, arm: str, ending: str) -> dict[str, Points]:
     }
 
 
-def _trained(events: Events) -> Iterable[Mapping[str, Any]]:
-    return (event for event in events if event["event"] == "trained")
+def _trained(events: Events, arm: str | None = None) -> Iterable[Mapping[str, Any]]:
+    return (e for e in events if e["event"] == "trained" and arm in (None, e["arm"]))
 
 
 def _draw(axes: Axes, lines: dict[str, Points], title: str) -> None:

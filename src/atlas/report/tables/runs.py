@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
@@ -221,12 +221,24 @@ def _score(summary: Mapping[str, Any]) -> float | None:
     return summary["score"]["mean"] if "score" in summary else None
 
 
+FIGURES: dict[str, tuple[str, Callable[[float], str]]] = {
+    "lookup_accuracy": ("stored sums", percent),
+    "math_accuracy": ("new sums", percent),
+    "perplexity": ("perplexity", "{:.1f}".format),
+    "bits_per_byte": ("bits/byte", "{:.2f}".format),
+}
+"""Columns of a memory run that has them: what they are called, and how they are told."""
+
+
 def memory_table(summary: Mapping[str, Any]) -> Table:
     """One row per arm, and what a guess would score."""
     title = f"{summary['task']}, {counted(summary['steps'], 'step')}, {summary['seconds']:.0f} s"
     table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, padding=(0, 0))
     table.add_column("arm", no_wrap=True)
-    for column in ("accuracy", "loss", "parameters", "seconds"):
+    arms = summary["arms"]
+    more = [name for name in FIGURES if any(name in found for found in arms.values())]
+    columns = [FIGURES[name][0] for name in more]
+    for column in ("accuracy", *columns, "loss", "parameters", "seconds"):
         table.add_column(column, justify="right", no_wrap=True)
     best_first = sorted(summary["arms"].items(), key=lambda pair: -pair[1]["accuracy"])
     for arm, found in best_first:
@@ -234,6 +246,7 @@ def memory_table(summary: Mapping[str, Any]) -> Table:
         table.add_row(
             arm,
             percent(found["accuracy"]),
+            *(FIGURES[name][1](found[name]) for name in more),
             "not finite" if loss is None else f"{loss:.3f}",
             f"{found['parameters']:,}",
             f"{found['seconds']:.1f}",
@@ -244,6 +257,14 @@ def memory_table(summary: Mapping[str, Any]) -> Table:
     if gates["mean"] is not None:
         table.caption = f"share of the memory {gates['mean']:.2f}, floor {gates['floor']:.2f}"
     return table
+
+
+ALERTS = {
+    "risk": "collapse risk of the memory's share",
+    "dead": "share of dead channels",
+    "share": "share of the memory",
+}
+"""What alerts are about, in words."""
 
 
 class MemoryLine:
@@ -258,6 +279,12 @@ class MemoryLine:
             self.steps = fields["steps"]
             sizes = "  ".join(f"{arm} {size:,}" for arm, size in fields["parameters"].items())
             return f"{fields['task']}  parameters: {sizes}"
+        if name == "alert" and fields["raised"]:
+            return (
+                f"alert  {fields['arm']} step {fields['step']} {fields['layer']}: "
+                f"{ALERTS[fields['measure']]} {fields['value']:.2f} (threshold "
+                f"{fields['threshold']:.2f})"
+            )
         if name != "round_finished":
             return None
         arms = [
