@@ -9,6 +9,8 @@ from typing import Annotated, Any
 
 import typer
 
+from atlas.runs.ranks import follows
+
 STOPPED = 130
 """Exit code of a run or study that Ctrl-C or SIGTERM ended after a saved round, as shells use it
 for what Ctrl-C ended: a script must not take an unfinished run for a finished one."""
@@ -20,11 +22,16 @@ def console(*, to_stderr: bool) -> Any:  # noqa: ANN401 - rich is imported late
     """Where lines go."""
     from rich.console import Console
 
-    return Console(stderr=to_stderr)
+    return Console(stderr=to_stderr, quiet=follows())
 
 
 def show_result(result: object, as_json: bool, render: Any) -> None:  # noqa: ANN401
-    """JSON for machines; otherwise whatever `render` makes for people."""
+    """JSON for machines; otherwise whatever `render` makes for people.
+
+    Of several processes that make a run (torchrun) only the first one speaks.
+    """
+    if follows():
+        return
     if as_json:
         typer.echo(json.dumps(result, indent=2, sort_keys=True))
     else:

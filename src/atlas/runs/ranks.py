@@ -39,6 +39,11 @@ class Ranks:
         """Whether there are others."""
         return self.count > 1
 
+    def rows(self, count: int) -> slice:
+        """This process's rows of a batch of `count`, which they share evenly."""
+        each = count // self.count
+        return slice(self.rank * each, (self.rank + 1) * each)
+
     def means(self, values: Sequence[float]) -> list[float]:
         """The mean of each value over all processes, the same to the bit in all of them."""
         if not self.several or not values:
@@ -83,6 +88,11 @@ def follows() -> bool:
 def started_count() -> int:
     """How many processes were started to make a run together."""
     return int(os.environ.get("WORLD_SIZE", "1"))
+
+
+def local_count() -> int:
+    """How many of them share this machine's cores."""
+    return int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
 
 
 @contextlib.contextmanager

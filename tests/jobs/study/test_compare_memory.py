@@ -17,7 +17,7 @@ from atlas.ops.metrics import paired_comparison
 from tests.jobs.memory.test_memory_runs import TINY
 
 STEPS = [*TINY, "train.steps=6", "train.round_steps=6"]
-FLOORS = "train.mix_floor=[[0.0, 0.0]],[[0.0, 0.3]]"
+FLOORS = "train.floor.points=[[0, 0.0]],[[0, 0.3]]"
 
 
 @pytest.fixture(scope="module")
@@ -70,12 +70,12 @@ def test_the_study_is_shown_again_and_listed(studied):
 
 def test_settings_are_compared_within_each_model(tmp_path):
     result = run_study(plan_study("recall", [*STEPS, "arms=[memory]", FLOORS]), tmp_path)
-    floors = [row["keys"]["train.mix_floor"] for row in result["rows"]]
-    assert floors == [[[0.0, 0.0]], [[0.0, 0.3]]]
+    floors = [row["keys"]["train.floor.points"] for row in result["rows"]]
+    assert floors == [[[0, 0.0]], [[0, 0.3]]]
     assert len({row["weights_sha256"] for row in result["rows"]}) == 2, "the floor must count"
     assert result["rows"][1]["share"] >= 0.3
     labelled = plan_study(
-        "recall", [*STEPS, "seed=0,1"], ["floor: train.mix_floor=[[0,0.3]]", "none: train.clip=9"]
+        "recall", [*STEPS, "seed=0,1"], ["floor: train.floor.points=[[0,0.3]]", "none: train.clip=9"]
     )
     assert [case.columns["arm"] for case in labelled.cases] == ["floor", "floor", "none", "none"]
 

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from atlas.memory.layer.state import BlockState, rows_of
 from atlas.memory.training.loop import Lines
+from atlas.runs.ranks import Ranks
 
 WORDS, ARITHMETIC = "words", "arithmetic"
 States = list[BlockState]
@@ -36,6 +37,13 @@ class EpisodeBatch(NamedTuple):
         """The same on a device."""
         lines = self.storage.to(device), self.retrieval.to(device)
         return EpisodeBatch(self.task, *lines, self.questions.to(device))
+
+    def part(self, ranks: Ranks) -> EpisodeBatch:
+        """This process's streams."""
+        if not ranks.several:
+            return self
+        lines = self.storage.part(ranks), self.retrieval.part(ranks)
+        return EpisodeBatch(self.task, *lines, self.questions[ranks.rows(len(self.questions))])
 
 
 Episode = tuple[EpisodeBatch, ...]
@@ -65,10 +73,17 @@ def _joined(batches: Sequence[EpisodeBatch]) -> EpisodeBatch:
         questions.append(torch.where(own < 0, own, own + asked))
         asked += int(own.max()) + 1
     lines = [
-        Lines(*(torch.cat(parts) for parts in zip(*some, strict=True)))
+        _one_after_another(some)
         for some in zip(*((b.storage, b.retrieval) for b in batches), strict=True)
     ]
     return EpisodeBatch(batches[0].task, *lines, torch.cat(questions))
+
+
+def _one_after_another(some: Sequence[Lines]) -> Lines:
+    """All rows; where only some are this process's, their answers are counted together too."""
+    counts = [lines.answers for lines in some if lines.answers is not None]
+    ids, targets = (torch.cat([lines[i] for lines in some]) for i in (0, 1))
+    return Lines(ids, targets, sum(counts) if counts else None)
 
 
 def repeated(states: States, count: int) -> States:

@@ -87,15 +87,21 @@ def shard(model: Any, ranks: Ranks) -> None:  # noqa: ANN401 - an `AtlasForCausa
     fully_shard(model, mesh=mesh)
 
 
+def is_part(value: Tensor) -> bool:
+    """Whether a tensor is this process's part of a larger one."""
+    return hasattr(value, "full_tensor")
+
+
 def whole(part: Tensor) -> Tensor:
     """A tensor as it is in one process; all processes must ask for the parts of one at once."""
     gather = getattr(part, "full_tensor", None)
-    return part if gather is None else gather()
+    found: Tensor = part if gather is None else gather()
+    return found
 
 
 def like(tensor: Tensor, value: Tensor) -> Tensor:
     """A whole tensor as this process's part of it, where `value` is one; else itself, placed."""
-    if not hasattr(value, "full_tensor"):
+    if not is_part(value):
         return tensor.to(value.device, copy=True)
     from torch.distributed.tensor import DTensor, distribute_tensor
 

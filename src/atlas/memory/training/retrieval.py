@@ -153,7 +153,7 @@ def _groups(count: int, rows: int) -> list[tuple[int, int]]:
 
 
 def _rows(batch: EpisodeBatch, begin: int, end: int) -> EpisodeBatch:
-    cut = [Lines(*(part[begin:end] for part in lines)) for lines in batch[1:3]]
+    cut = [Lines(lines.ids[begin:end], lines.targets[begin:end]) for lines in batch[1:3]]
     return EpisodeBatch(batch.task, *cut, batch.questions[begin:end])
 
 
