@@ -239,6 +239,8 @@ def follow(job: Job, folder: RunFolder, ranks: Ranks) -> Finished:
         if saved is not None:
             check_identity(job, saved)
             job.restore(folder, saved)
+        else:
+            job.begin(folder, _unseen)
 
         def after_round() -> bool:
             job.snapshot(0.0)  # it may have parts of it

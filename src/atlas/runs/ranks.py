@@ -72,7 +72,7 @@ class Ranks:
         size = torch.tensor([len(data)], device=self.device)
         distributed.broadcast(size, 0)
         own = data if self.first else bytes(int(size))
-        letters = torch.frombuffer(bytearray(own), dtype=torch.uint8).to(self.device)
+        letters = torch.tensor(list(own), dtype=torch.uint8, device=self.device)
         distributed.broadcast(letters, 0)
         return bytes(letters.tolist()).decode()
 

@@ -75,7 +75,9 @@ def test_settings_are_compared_within_each_model(tmp_path):
     assert len({row["weights_sha256"] for row in result["rows"]}) == 2, "the floor must count"
     assert result["rows"][1]["share"] >= 0.3
     labelled = plan_study(
-        "recall", [*STEPS, "seed=0,1"], ["floor: train.floor.points=[[0,0.3]]", "none: train.clip=9"]
+        "recall",
+        [*STEPS, "seed=0,1"],
+        ["floor: train.floor.points=[[0,0.3]]", "none: train.clip=9"],
     )
     assert [case.columns["arm"] for case in labelled.cases] == ["floor", "floor", "none", "none"]
 

@@ -63,9 +63,7 @@ class AveragedGradients:
     def __init__(self, model: nn.Module, ranks: Ranks) -> None:
         """With a model that is the same in all processes."""
         self.model, self.ranks = model, ranks
-        self.averaging = nn.parallel.DistributedDataParallel(
-            _EveryParameter(model), broadcast_buffers=False
-        )
+        self.averaging = nn.parallel.DistributedDataParallel(_EveryParameter(model))
 
     def finish_gradients(self) -> None:
         """Add a gradient of zero to each, upon which DDP averages what there is."""
