@@ -76,9 +76,8 @@ def test_two_processes_have_the_losses_of_one(alone, tmp_path, parallel):
     assert [path.name for path in tmp_path.iterdir()] == ["recall"], "the first alone writes"
     check_same(losses(tmp_path / "recall"), losses(alone))
     # The model is whole, and the same but for rounding.
-    pair = [
-        AtlasForCausalLM.from_pretrained(f / "models/memory") for f in (alone, tmp_path / "recall")
-    ]
+    folders = (alone, tmp_path / "recall")
+    pair = [AtlasForCausalLM.from_pretrained(folder / "models/memory") for folder in folders]
     for one, other in zip(*(model.parameters() for model in pair), strict=True):
         assert torch.allclose(one, other, atol=1e-3)
 

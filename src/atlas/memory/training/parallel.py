@@ -82,7 +82,8 @@ def shard(model: Any, ranks: Ranks) -> None:  # noqa: ANN401 - an `AtlasForCausa
     mesh = init_device_mesh(ranks.device, (ranks.count,))
     for block in model.model.layers:
         fully_shard(block, mesh=mesh)
-    fully_shard(model, mesh=mesh)
+    # Also what is outside blocks is divided again at once: between passes all weights are parts.
+    fully_shard(model, mesh=mesh, reshard_after_forward=True)
 
 
 def is_part(value: Tensor) -> bool:
