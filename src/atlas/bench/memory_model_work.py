@@ -63,7 +63,7 @@ def llama(size: str) -> nn.Module:
         wanted = sum(value.numel() for value in memory_model(size).parameters())
     width, blocks = own["width"], own["blocks"]
     rest = wanted - VOCABULARY * width - width - blocks * (4 * width * width + 2 * width)
-    return LlamaForCausalLM(
+    model: nn.Module = LlamaForCausalLM(
         LlamaConfig(
             vocab_size=VOCABULARY,
             hidden_size=width,
@@ -74,6 +74,7 @@ def llama(size: str) -> nn.Module:
             tie_word_embeddings=True,
         )
     )
+    return model
 
 
 def _config(size: str) -> AtlasConfig:

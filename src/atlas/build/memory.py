@@ -86,7 +86,8 @@ class MemoryRun:
         with torch.random.fork_rng(devices=[]):
             plain = AtlasForCausalLM(model.config)
         plain.load_state_dict(weights, strict=False)  # a tied weight is there once
-        return plain.eval()
+        plain.eval()
+        return plain
 
     def held_out(self, purpose: str) -> Any:  # noqa: ANN401 - lines, or an episode
         """What nothing is trained on, for `validation` or `test`."""

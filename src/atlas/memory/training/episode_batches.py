@@ -72,18 +72,19 @@ def _joined(batches: Sequence[EpisodeBatch]) -> EpisodeBatch:
         own = batch.questions
         questions.append(torch.where(own < 0, own, own + asked))
         asked += int(own.max()) + 1
-    lines = [
-        _one_after_another(some)
-        for some in zip(*((b.storage, b.retrieval) for b in batches), strict=True)
-    ]
-    return EpisodeBatch(batches[0].task, *lines, torch.cat(questions))
+    storage = _one_after_another([batch.storage for batch in batches])
+    retrieval = _one_after_another([batch.retrieval for batch in batches])
+    return EpisodeBatch(batches[0].task, storage, retrieval, torch.cat(questions))
 
 
 def _one_after_another(some: Sequence[Lines]) -> Lines:
     """All rows; where only some are this process's, their answers are counted together too."""
     counts = [lines.answers for lines in some if lines.answers is not None]
-    ids, targets = (torch.cat([lines[i] for lines in some]) for i in (0, 1))
-    return Lines(ids, targets, sum(counts) if counts else None)
+    return Lines(
+        torch.cat([lines.ids for lines in some]),
+        torch.cat([lines.targets for lines in some]),
+        sum(counts) if counts else None,
+    )
 
 
 def repeated(states: States, count: int) -> States:

@@ -153,8 +153,11 @@ def _groups(count: int, rows: int) -> list[tuple[int, int]]:
 
 
 def _rows(batch: EpisodeBatch, begin: int, end: int) -> EpisodeBatch:
-    cut = [Lines(lines.ids[begin:end], lines.targets[begin:end]) for lines in batch[1:3]]
-    return EpisodeBatch(batch.task, *cut, batch.questions[begin:end])
+    storage, retrieval = (
+        Lines(lines.ids[begin:end], lines.targets[begin:end])
+        for lines in (batch.storage, batch.retrieval)
+    )
+    return EpisodeBatch(batch.task, storage, retrieval, batch.questions[begin:end])
 
 
 def _joined(parts: list[Answers]) -> Answers:
