@@ -1,6 +1,7 @@
 """Several processes that make one memory run: the losses of one process, its folder, its end."""
 
 import json
+import multiprocessing
 import os
 import signal
 import socket
@@ -16,8 +17,10 @@ from atlas.errors import InputError
 from atlas.jobs.runner import resume_run, start_run
 from atlas.runs.events import read_events
 from tests.jobs.memory.test_memory_runs import TINY
-from tests.kills import in_child
 
+# Not forked from here: threads of other tests could hold what a child waits for.
+CLEAN = multiprocessing.get_context("forkserver")
+CLEAN.set_forkserver_preload(["atlas.jobs.memory.steps", "tests.jobs.memory.test_processes"])
 SMALL = [*TINY, "train.observe_every=1", "arms=[memory]", "task.test=16", "train.batch=8"]
 EPISODES = [
     "objective=episodes", "task.length=24", "task.test=4", "episodes.batches=2", "train.steps=4",
@@ -41,7 +44,11 @@ def as_rank(rank, port, function, arguments):
 
 def in_two(function, *arguments, codes=(0, 0)):
     port = free_port()
-    both = [in_child(as_rank, rank, port, function, arguments) for rank in (0, 1)]
+    both = [
+        CLEAN.Process(target=as_rank, args=(rank, port, function, arguments)) for rank in (0, 1)
+    ]
+    for process in both:
+        process.start()
     for process in both:
         process.join(timeout=120)
     assert [process.exitcode for process in both] == list(codes)
