@@ -1,17 +1,25 @@
-"""What a backbone takes on a device: bytes of weights, and numbers that training keeps."""
+"""What a backbone takes on a device: bytes of weights, and numbers that training keeps.
+
+What a block of an ordinary transformer keeps is counted from its parts. A block with a memory is
+run once instead, and what its backward pass holds is added up.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, cast
 
+import torch
 from torch import Tensor, nn
 
-from atlas.backbones.blocks import Config, as_it_is, is_linear
+from atlas.backbones.blocks import Config, as_it_is, is_linear, starting_block
 from atlas.backbones.families import Family
 from atlas.backbones.packed_blocks import can_fold
 from atlas.errors import InputError
 from atlas.federation.batching.backbone import Footprint
+
+CHUNK = 64
+"""Tokens per chunk of a rule that names none."""
 
 
 def weigh(
@@ -31,10 +39,9 @@ def weigh(
         config: Of its body.
 
     Raises:
-        InputError: If the family's blocks cannot be taken apart, so that nothing is known of what
-            they keep.
+        InputError: If its blocks can be neither taken apart nor run by themselves.
     """
-    if family.parts is None:
+    if family.parts is None and family.run is not starting_block:
         raise InputError(
             f"ranks.method, split.point: what a step of a model of the {family.name} family keeps "
             "is not known, so neither can be planned; allowed: ranks.method=fixed and no split"
@@ -44,22 +51,61 @@ def weigh(
     each = tuple(_new_bytes(_kept_weights(block), seen) for block in blocks)
     # Blocks of one model are alike; the last one speaks for all.
     widths = _widths(family, blocks[-1])
-    spread, read_spread = _kept_by_attention(family, widths)
+    if family.parts is None:
+        kept = read = 0
+        # Such a block sees padded texts, and all of them even where one place is read.
+        spread = read_spread = _measured(family, blocks[-1], config)
+    else:
+        kept, read = _kept_by_tokens(family, config.hidden_size, widths), config.hidden_size
+        spread, read_spread = _kept_by_attention(family, widths)
     return Footprint(
         embeddings=below,
         blocks=each,
         top=_new_bytes(model.parameters(), seen),
         itemsize=next(model.parameters()).element_size(),
         width=config.hidden_size,
-        kept=_kept_by_tokens(family, config.hidden_size, widths),
+        kept=kept,
         spread=spread,
-        read=config.hidden_size,
+        read=read,
         read_spread=read_spread,
         passing=config.hidden_size + widths["up"],
         scores=config.num_attention_heads * family.scores,
         inputs=_adapter_inputs(family, blocks, config.hidden_size, widths["up"]),
         vocabulary=config.vocab_size if family.mask == "causal" else 0,
     )
+
+
+def _measured(family: Family, block: nn.Module, config: Config) -> int:
+    """Numbers per place that a block keeps, found by running it on one text.
+
+    The text is as long as the largest of its chunks and windows: what is kept of pairs of tokens
+    grows up to there, so that shorter texts take less, and longer ones the same per place.
+    """
+    like = next(block.parameters())
+    rules = [config.rule or {}, *(config.local_rules or [])]
+    length = max(config.attention_window, *(int(rule.get("chunk", CHUNK)) for rule in rules))
+    hidden = torch.zeros(1, length, config.hidden_size, dtype=like.dtype, device=like.device)
+    frozen = {weights.untyped_storage().data_ptr() for weights in block.parameters()}
+    held: dict[int, int] = {}
+
+    def keep(tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in frozen:
+            held[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    trained = [weights for weights in block.parameters() if weights.requires_grad]
+    for weights in trained:
+        weights.requires_grad_(False)
+    try:
+        with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(keep, lambda kept: kept):
+            out = family.run(block, hidden.requires_grad_(), hidden, None)
+    finally:
+        for weights in trained:
+            weights.requires_grad_()
+    del out  # until here, so that no storage was freed and its place taken by another
+    each: int = length * like.element_size()
+    return -(-sum(held.values()) // each)
 
 
 def _kept_by_tokens(family: Family, width: int, widths: Mapping[str, int]) -> int:

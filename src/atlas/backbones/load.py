@@ -15,10 +15,9 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from tokenizers import Tokenizer as Backend
-from tokenizers import decoders, models, pre_tokenizers, processors
+from tokenizers import pre_tokenizers, processors
 from torch import nn
-from transformers import BertConfig, PreTrainedTokenizerFast
+from transformers import BertConfig
 
 from atlas.backbones.bert import Bert
 from atlas.backbones.blocks import Config, Model, Tokenizer
@@ -27,6 +26,7 @@ from atlas.backbones.lowest_blocks import keep_lowest
 from atlas.backbones.quantised import Quant, quantise
 from atlas.backbones.read_model import read_backbone
 from atlas.backbones.smollm import SMOLLM, SMOLLM_SOURCE, smollm_folder
+from atlas.backbones.tokenizer import byte_tokenizer
 from atlas.backbones.transformer import TransformerBackbone
 from atlas.errors import InputError
 from atlas.runs.devices import find_device
@@ -82,17 +82,11 @@ def build_tiny_causal(dtype: torch.dtype) -> tuple[Model, Tokenizer]:
 
 
 def _byte_tokenizer(specials: tuple[str, ...]) -> Tokenizer:
-    """Special tokens first, then one token per byte: any text survives a round trip."""
+    """Special tokens first, then one token per byte."""
     pieces = [*specials, *sorted(pre_tokenizers.ByteLevel.alphabet())]
-    vocabulary = {piece: index for index, piece in enumerate(pieces)}
-    backend = Backend(models.BPE(vocab=vocabulary, merges=[]))
-    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    backend.decoder = decoders.ByteLevel()
-    return PreTrainedTokenizerFast(
-        tokenizer_object=backend,
-        model_max_length=MAX_POSITIONS,
-        clean_up_tokenization_spaces=False,
-    )
+    tokenizer = byte_tokenizer({piece: index for index, piece in enumerate(pieces)})
+    tokenizer.model_max_length = MAX_POSITIONS
+    return tokenizer
 
 
 def _fill(model_class: type[Model], config: Config, dtype: torch.dtype) -> nn.Module:

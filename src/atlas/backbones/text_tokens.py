@@ -21,7 +21,7 @@ from transformers import PreTrainedTokenizerFast
 
 from atlas.backbones.blocks import Tokenizer
 from atlas.backbones.read_model import quiet_library
-from atlas.backbones.tokenizer import load_tokenizer, tokenizer_identity
+from atlas.backbones.tokenizer import load_tokenizer, plain_bytes, tokenizer_identity
 from atlas.errors import InputError
 
 MASK, PAD = "<|mask|>", "<|pad|>"
@@ -147,11 +147,7 @@ def _running(counts: NDArray[np.int64]) -> NDArray[np.int64]:
 
 def byte_tokens() -> Tokenizer:
     """Every byte is a token, whose id is its value."""
-    vocabulary = {letter: i for i, letter in enumerate(_letters_of_bytes())}
-    backend = Backend(models.BPE(vocab=vocabulary, merges=[]))
-    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    backend.decoder = decoders.ByteLevel()
-    return PreTrainedTokenizerFast(tokenizer_object=backend, clean_up_tokenization_spaces=False)
+    return plain_bytes()
 
 
 def train_tokens(text: str, size: int) -> Tokenizer:
@@ -214,17 +210,6 @@ def with_special_tokens(tokenizer: Tokenizer, arithmetic: Sequence[str]) -> Text
     tokenizer.add_tokens([AddedToken(name, special=True) for name in arithmetic])
     ids = tokenizer.convert_tokens_to_ids(list(arithmetic)) if arithmetic else []
     return TextTokens(tokenizer, tuple(ids))
-
-
-def _letters_of_bytes() -> list[str]:
-    """How the byte-level alphabet spells every byte, in their order."""
-    plain = [*range(33, 127), *range(161, 173), *range(174, 256)]
-    others = [byte for byte in range(BYTES) if byte not in plain]
-    spelled = {byte: chr(byte) for byte in plain}
-    spelled |= {byte: chr(BYTES + place) for place, byte in enumerate(others)}
-    letters = [spelled[byte] for byte in range(BYTES)]
-    assert sorted(letters) == sorted(pre_tokenizers.ByteLevel.alphabet())
-    return letters
 
 
 def _pieces(text: str) -> Iterator[str]:

@@ -1,25 +1,28 @@
 """From examples to token ids, and the fast tokenizers that make them.
 
 Padding, truncation and the shift of causal targets are decided here. A tokenizer is also found
-where a folder holds only a sentencepiece file.
+where a folder holds only a sentencepiece file, or a model of bytes and none at all.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import sentencepiece
 import torch
-from tokenizers import Regex, normalizers, pre_tokenizers
+from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers
 from tokenizers import Tokenizer as Backend
 from torch import Tensor
 from transformers import AutoTokenizer, LlamaTokenizer, PreTrainedTokenizerFast
+from transformers.convert_slow_tokenizer import bytes_to_unicode
 from transformers.tokenization_utils_base import generate_merges
 
 from atlas.backbones.blocks import Config, Tokenizer
+from atlas.backbones.families import ATLAS
 from atlas.errors import InputError
 from atlas.federation.batching.backbone import Inputs
 from atlas.federation.clients import Example
@@ -191,6 +194,8 @@ def load_tokenizer(where: Path | str) -> Tokenizer:
     """
     if isinstance(where, Path) and not any((where / name).is_file() for name in KNOWN_FILES):
         files = sorted(where.glob("*.model"))
+        if not files and reads_bytes(where):
+            return plain_bytes()
         if len(files) != 1:
             raise InputError(
                 f"backbone folder {where} has no tokenizer: it needs tokenizer.json or "
@@ -203,6 +208,32 @@ def load_tokenizer(where: Path | str) -> Tokenizer:
     if not tokenizer.is_fast:
         raise InputError(f"backbone {where} has no fast tokenizer (tokenizer.json)")
     return tokenizer
+
+
+BYTES = 256
+
+
+def reads_bytes(folder: Path) -> bool:
+    """Whether a model of ours was saved without a tokenizer: its tokens then are bytes."""
+    try:
+        settings = json.loads((folder / "config.json").read_bytes())
+    except (OSError, ValueError):
+        return False
+    known = isinstance(settings, dict) and settings.get("model_type") == ATLAS
+    return known and int(settings.get("vocab_size", 0)) >= BYTES
+
+
+def byte_tokenizer(vocabulary: Mapping[str, int]) -> Tokenizer:
+    """One token per byte, by the letters that stand for them: any text survives a round trip."""
+    backend = Backend(models.BPE(vocab=dict(vocabulary), merges=[]))
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    backend.decoder = decoders.ByteLevel()
+    return PreTrainedTokenizerFast(tokenizer_object=backend, clean_up_tokenization_spaces=False)
+
+
+def plain_bytes() -> Tokenizer:
+    """The tokenizer of models that read bytes: a token's id is its byte."""
+    return byte_tokenizer({piece: byte for byte, piece in bytes_to_unicode().items()})
 
 
 def read_sentencepiece(path: Path) -> Tokenizer:

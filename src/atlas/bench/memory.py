@@ -7,16 +7,12 @@ layer (batch 4, 4 heads, gates per token), and how far its memory rose above wha
 from __future__ import annotations
 
 import importlib.util
-import json
 import math
-import subprocess
-import sys
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Any
 
 from atlas.bench.memory_work import BATCH, MemoryWork
-from atlas.bench.processes import Bench, Row, Size
+from atlas.bench.processes import Bench, Row, Size, measure_apart
 from atlas.report.bench import draw_memory
 from atlas.runs.events import Progress
 
@@ -60,16 +56,8 @@ def plan(names: Sequence[str], size: Size) -> list[MemoryWork]:
 
 
 def _row(work: MemoryWork) -> Row:
-    done = subprocess.run(  # noqa: S603 - this very interpreter
-        [sys.executable, "-m", "atlas.bench.memory_work", json.dumps(asdict(work))],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if done.returncode:
-        last = done.stderr.strip().splitlines()[-1:] or [f"exit code {done.returncode}"]
-        raise RuntimeError(f"{work.name} at head dim {work.head_dim}: {last[0]}")
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    what = f"{work.name} at head dim {work.head_dim}"
+    found = measure_apart("atlas.bench.memory_work", asdict(work), what)
     return {
         "name": work.name,
         "head_dim": work.head_dim,

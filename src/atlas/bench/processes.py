@@ -7,6 +7,7 @@ import importlib
 import json
 import os
 import re
+import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -149,7 +150,26 @@ def run_watched(
     return memory.peak
 
 
-NAMES = ("federation", "memory", "server", "startup")
+def measure_apart(module: str, work: Mapping[str, Any], what: str) -> dict[str, Any]:
+    """What a module of this package, run as a program, prints of a piece of work, as JSON.
+
+    Raises:
+        RuntimeError: It fails; says what was measured and the last line of its complaint.
+    """
+    done = subprocess.run(  # noqa: S603 - this very interpreter
+        [sys.executable, "-m", module, json.dumps(work)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        last = done.stderr.strip().splitlines()[-1:] or [f"exit code {done.returncode}"]
+        raise RuntimeError(f"{what}: {last[0]}")
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+NAMES = ("federation", "memory", "memory-model", "server", "startup")
 Size = Literal["quick", "full"]
 Row = Mapping[str, Any]
 
@@ -196,7 +216,7 @@ def run_bench(name: str, size: Size, progress: Progress) -> Bench:
         near = nearest(name, NAMES)
         hint = f"did you mean {near}? " if near else ""
         raise InputError(f"bench: unknown name {name!r}; {hint}allowed: {', '.join(NAMES)}")
-    module = importlib.import_module(f"atlas.bench.{name}")
+    module = importlib.import_module(f"atlas.bench.{name.replace('-', '_')}")
     found: Bench = module.run(size, progress)
     return found
 

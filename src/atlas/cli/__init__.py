@@ -11,9 +11,10 @@ from typing import Annotated, Any, get_type_hints
 import typer
 
 from atlas import __version__
-from atlas.cli import catalogue, clients, machine, runs, studies
+from atlas.cli import catalogue, clients, machine, memory, runs, studies
 from atlas.cli.common import STOPPED
 from atlas.errors import InputError
+from atlas.runs.ranks import follows
 
 app = typer.Typer(
     help="Language models made personal per token, per round and per federation.",
@@ -29,6 +30,7 @@ app.command()(clients.join)
 app.command()(clients.export)
 app.command()(clients.predict)
 app.command("eval")(clients.evaluate)
+app.command()(memory.generate)
 app.command()(catalogue.presets)
 app.command()(catalogue.strategies)
 app.command()(catalogue.settings)
@@ -71,7 +73,8 @@ def main() -> None:
     try:
         command_line()()
     except InputError as error:
-        typer.echo(f"error: {error}", err=True)
+        if not follows():  # of several processes that make a run the first one says it
+            typer.echo(f"error: {error}", err=True)
         sys.exit(2)
     except KeyboardInterrupt:
         typer.echo("interrupted; what was saved is kept", err=True)

@@ -1,4 +1,4 @@
-"""Verbs about one client of a run."""
+"""Verbs that use one model of a run: a client's, or that of a memory run."""
 
 from __future__ import annotations
 
@@ -7,7 +7,17 @@ from typing import Annotated
 
 import typer
 
-from atlas.cli.common import RUNS, Client, Json, Out, Run, console, show_result
+from atlas.cli.common import (
+    RUNS,
+    Arm,
+    Client,
+    Json,
+    Out,
+    Run,
+    RunOrModel,
+    console,
+    show_result,
+)
 
 
 def join(  # noqa: PLR0913
@@ -42,40 +52,47 @@ def join(  # noqa: PLR0913
         typer.echo(f"adapter: {folder.adapters / record['client']}")
 
 
-def export(
-    name: Run,
-    client: Client,
+def export(  # noqa: PLR0913
+    name: RunOrModel,
     to: Annotated[Path, typer.Option("--to", help="Folder to write.")],
-    merged: Annotated[bool, typer.Option("--merged", help="Write the whole merged model.")] = False,
+    client: Client = None,
+    arm: Arm = None,
+    merged: Annotated[
+        bool, typer.Option("--merged", help="Write the client's whole merged model.")
+    ] = False,
     out: Out = RUNS,
     as_json: Json = False,
 ) -> None:
-    """Write one client's adapter as a plain PEFT folder, or merged into the model."""
-    from atlas.jobs.federation.answer import export_client, export_merged
-    from atlas.jobs.show import find_run
+    """Write a model for others: a client's PEFT adapter, or an arm of a memory run."""
+    from atlas.jobs.answer import Asked
+    from atlas.jobs.answer import export as export_asked
 
-    write = export_merged if merged else export_client
-    write(find_run(name, out), client, to)
-    result = {"client": client, "folder": str(to), "merged": merged}
-    show_result(
-        result, as_json, lambda: f"{'model' if merged else 'adapter'} of {client} is in {to}"
-    )
+    result = export_asked(Asked(name, out, client, arm), to, merged=merged)
+    what = "adapter" if "client" in result and not merged else "model"
+    whose = result.get("client") or result.get("arm") or name
+    show_result(result, as_json, lambda: f"{what} of {whose} is in {to}")
 
 
-def predict(
-    name: Run,
+def predict(  # noqa: PLR0913
+    name: RunOrModel,
     texts: Annotated[list[str], typer.Argument(help="The text, or one per text field.")],
-    client: Client,
+    client: Client = None,
+    arm: Arm = None,
     out: Out = RUNS,
     as_json: Json = False,
 ) -> None:
-    """Answer as one client's model would."""
-    from atlas.jobs.federation.answer import predict_texts
-    from atlas.jobs.show import find_run
+    """Answer as one client's model would; of a memory model, the likeliest next tokens."""
+    from atlas.jobs.answer import Asked
+    from atlas.jobs.answer import predict as predict_asked
+    from atlas.report.live import live_display
+    from atlas.report.words.memory import next_words
 
-    result = predict_texts(find_run(name, out), client, texts)
+    with live_display(console(to_stderr=True)) as display:
+        result = predict_asked(Asked(name, out, client, arm), texts, display.step)
 
     def text() -> str:
+        if "next" in result:
+            return next_words(result)
         if "probabilities" not in result:
             return str(result["answer"])
         shares = result["probabilities"].items()
@@ -84,21 +101,32 @@ def predict(
     show_result(result, as_json, text)
 
 
-def evaluate(
-    name: Run,
-    file: Annotated[Path, typer.Argument(help="Labelled JSONL or CSV file.")],
-    client: Client,
+def evaluate(  # noqa: PLR0913
+    name: RunOrModel,
+    file: Annotated[
+        Path,
+        typer.Argument(help="Labelled JSONL or CSV file; for a memory model, any text file."),
+    ],
+    client: Client = None,
+    arm: Arm = None,
     out: Out = RUNS,
     as_json: Json = False,
 ) -> None:
-    """Score one client's model on a labelled file."""
-    from atlas.jobs.federation.answer import evaluate_file
-    from atlas.jobs.show import find_run
+    """Score one client's model on a labelled file, or a memory model on a text."""
+    from atlas.jobs.answer import Asked
+    from atlas.jobs.answer import evaluate as evaluate_asked
+    from atlas.report.live import live_display
+    from atlas.report.words.memory import score_words
 
-    result = evaluate_file(find_run(name, out), client, file)
-    show_result(
-        result, as_json, lambda: "\n".join(f"{k:>18}  {_value(k, v)}" for k, v in result.items())
-    )
+    with live_display(console(to_stderr=True)) as display:
+        result = evaluate_asked(Asked(name, out, client, arm), file, display.step)
+
+    def text() -> str:
+        if "bits_per_byte" in result:
+            return score_words(result)
+        return "\n".join(f"{k:>18}  {_value(k, v)}" for k, v in result.items())
+
+    show_result(result, as_json, text)
 
 
 def _value(name: str, value: object) -> str:

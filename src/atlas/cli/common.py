@@ -9,6 +9,8 @@ from typing import Annotated, Any
 
 import typer
 
+from atlas.runs.ranks import follows
+
 STOPPED = 130
 """Exit code of a run or study that Ctrl-C or SIGTERM ended after a saved round, as shells use it
 for what Ctrl-C ended: a script must not take an unfinished run for a finished one."""
@@ -20,11 +22,16 @@ def console(*, to_stderr: bool) -> Any:  # noqa: ANN401 - rich is imported late
     """Where lines go."""
     from rich.console import Console
 
-    return Console(stderr=to_stderr)
+    return Console(stderr=to_stderr, quiet=follows())
 
 
 def show_result(result: object, as_json: bool, render: Any) -> None:  # noqa: ANN401
-    """JSON for machines; otherwise whatever `render` makes for people."""
+    """JSON for machines; otherwise whatever `render` makes for people.
+
+    Of several processes that make a run (torchrun) only the first one speaks.
+    """
+    if follows():
+        return
     if as_json:
         typer.echo(json.dumps(result, indent=2, sort_keys=True))
     else:
@@ -59,8 +66,15 @@ def show_finished(finished: Any, as_json: bool) -> None:  # noqa: ANN401
 
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 Out = Annotated[Path, typer.Option("--out", help="Folder that holds run folders.")]
-Client = Annotated[str, typer.Option("--client", help="Client id.")]
+Client = Annotated[str | None, typer.Option("--client", help="Client id, of a federation.")]
+Arm = Annotated[str | None, typer.Option("--arm", help="Arm of a memory run; default: the first.")]
 Run = Annotated[str, typer.Argument(help="A run folder, or the name of one under --out.")]
+RunOrModel = Annotated[
+    str,
+    typer.Argument(
+        help="A run folder, the name of one under --out, or a folder with a saved memory model."
+    ),
+]
 Source = Annotated[
     str, typer.Argument(help="A preset's name (atlas presets lists them) or a YAML file.")
 ]

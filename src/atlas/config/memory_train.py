@@ -87,6 +87,11 @@ class MemoryTrainSettings(Settings):
     gradient: Literal["plain", "perpendicular"] = Field(
         "plain", description="perpendicular: of matrices, without the part along the weights"
     )
+    parallel: Literal["ddp", "fsdp"] = Field(
+        "ddp",
+        description="of several processes (torchrun): ddp: each has the whole model; fsdp: each "
+        "has a part of every weight, for models that one device does not hold",
+    )
     observe_every: Positive = Field(10, description="steps between two looks at the memory")
     floor: FloorSettings = FloorSettings()
     alerts: AlertSettings = AlertSettings()

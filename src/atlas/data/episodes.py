@@ -119,8 +119,8 @@ class EpisodeStreams:
         targets = np.where(questions == NO_WORD, IGNORED, ids[:, :-1])
         return EpisodeBatch(
             WORDS,
-            Lines(*map(torch.from_numpy, (ids[:, :-1].copy(), ids[:, 1:].copy()))),
-            Lines(*map(torch.from_numpy, (masked, targets))),
+            Lines(torch.from_numpy(ids[:, :-1].copy()), torch.from_numpy(ids[:, 1:].copy())),
+            Lines(torch.from_numpy(masked), torch.from_numpy(targets)),
             torch.from_numpy(questions),
         )
 

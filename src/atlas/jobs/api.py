@@ -10,13 +10,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from atlas.config.load import RunConfig, load_config, load_resolved
 from atlas.config.reading import override_texts
 from atlas.jobs.show import find_run
 from atlas.runs.events import Observe, Progress, read_events
 from atlas.runs.folder import RunFolder, read_summary
+
+if TYPE_CHECKING:
+    from atlas.jobs.memory.generate import Writer
 
 
 @dataclass(frozen=True)
@@ -56,6 +59,33 @@ class Run:
 
         texts = [*overrides, *override_texts(settings)]
         return Run(resume_run(self.path, watch, progress, texts).folder)
+
+    def generate(
+        self,
+        arm: str | None = None,
+        *,
+        temperature: float = 0.8,
+        top_k: int | None = None,
+        top_p: float | None = 0.95,
+        seed: int = 0,
+    ) -> Writer:
+        """A writer with a memory run's model, as `atlas generate`; `answer` goes on from a prompt.
+
+        Args:
+            arm: Which of its models; None is the first.
+            temperature: 0 is always the likeliest token.
+            top_k: Choose among so many of the likeliest.
+            top_p: Choose among the likeliest of this share together.
+            seed: Every draw follows it.
+
+        Raises:
+            InputError: It is no finished memory run, or its tokens are no text.
+        """
+        from atlas.jobs.memory.generate import open_writer, sampling
+        from atlas.jobs.memory.saved_model import model_of_run
+
+        how = sampling(temperature, top_k, top_p, seed)
+        return open_writer(model_of_run(self.folder, arm), how)
 
 
 def run(

@@ -25,6 +25,7 @@ from atlas.runs.events import EventLog, Observe, Progress, drop_after_round
 from atlas.runs.files import write_text_atomic
 from atlas.runs.folder import RunFolder, read_summary
 from atlas.runs.process import machine_facts, share_heap, stop_after_round, usable_cores
+from atlas.runs.ranks import ALONE, Ranks, joined, local_count, started_count
 
 ENDINGS = ("stopped", "tested", "finished")
 """Events of an end that is now no end, or that will be reached again."""
@@ -54,6 +55,11 @@ class Job(Protocol):
     @property
     def identity(self) -> Mapping[str, str]:
         """Hashes of all that was read, by what it is: a run goes on with nothing else."""
+        ...
+
+    @property
+    def ranks(self) -> Ranks:
+        """The processes that make the run."""
         ...
 
     @property
@@ -105,8 +111,11 @@ def start_run(
     Data and models are loaded first, so that bad input leaves no folder behind.
     """
     threads = set_threads(config)
-    job = open_job(config, progress)
-    return carry_on(job, new_folder(config, parent, threads), watch)
+    with joined(config.device) as ranks:
+        job = open_job(config, progress, ranks)
+        path = new_folder(config, parent, threads).path if ranks.first else Path()
+        folder = RunFolder(Path(ranks.tell(str(path))))
+        return carry_on(job, folder, watch) if ranks.first else follow(job, folder, ranks)
 
 
 def resume_run(
@@ -125,12 +134,16 @@ def resume_run(
     """
     folder = RunFolder.open(path)
     if overrides:
+        if started_count() > 1:
+            raise InputError(f"{overrides[-1]}: a run is made longer by one process, not several")
         lengthen(folder, overrides)
     if (done := known_result(folder)) is not None:
         return done  # whatever today's settings would say of it
     config = load_resolved(folder.config)
     use_threads(recorded_threads(folder))
-    return carry_on(open_job(config, progress), folder, watch)
+    with joined(config.device) as ranks:
+        job = open_job(config, progress, ranks)
+        return carry_on(job, folder, watch) if ranks.first else follow(job, folder, ranks)
 
 
 def lengthen(folder: RunFolder, overrides: Sequence[str]) -> None:
@@ -159,12 +172,20 @@ def _made(saved: Checkpoint) -> int:
     return int(steps)
 
 
-def open_job(config: RunConfig, progress: Progress | None) -> Job:
-    """The steps of a run of the config's kind; each kind does without the other's models."""
+def open_job(config: RunConfig, progress: Progress | None, ranks: Ranks = ALONE) -> Job:
+    """The steps of a run of the config's kind; each kind does without the other's models.
+
+    Raises:
+        InputError: Several processes are to make a run of a kind that one makes.
+    """
     if isinstance(config, MemoryConfig):
         from atlas.jobs.memory.steps import MemoryJob
 
-        return MemoryJob.open(config, progress)
+        return MemoryJob.open(config, progress, ranks)
+    if ranks.several:
+        raise InputError(
+            f"kind: {config.kind}; allowed for {ranks.count} processes (torchrun): memory"
+        )
     if isinstance(config, GrokkingConfig):
         from atlas.jobs.grokking.steps import GrokkingJob
 
@@ -179,6 +200,7 @@ def carry_on(job: Job, folder: RunFolder, watch: Observe | None) -> Finished:
     began = time.perf_counter()
     notify = None if watch is None else partial(watch, "stopping", {})
     with folder.lock(), stop_after_round(notify) as stop:
+        job.ranks.tell("")  # others look for a saved round once nobody else can change it
         saved = latest_round(folder.rounds)
         before = 0.0
         if saved is not None:
@@ -196,7 +218,7 @@ def carry_on(job: Job, folder: RunFolder, watch: Observe | None) -> Finished:
                 # Events first: a saved round must never be without its history.
                 log.sync()
                 save(job, folder, before + time.perf_counter() - began)
-                return not stop.requested
+                return not job.ranks.any(stop.requested)
 
             if not job.run_rounds(observe, after_round):
                 observe("stopped", {"round": job.round})
@@ -204,6 +226,33 @@ def carry_on(job: Job, folder: RunFolder, watch: Observe | None) -> Finished:
             summary = job.finish(folder, observe, before + time.perf_counter() - began)
         job.draw(folder)
     return Finished(folder, summary)
+
+
+def follow(job: Job, folder: RunFolder, ranks: Ranks) -> Finished:
+    """Do in one of several processes what the first does in `carry_on`, and write nothing.
+
+    The two take the same steps in the same order, so that they meet where values are passed.
+    """
+    with stop_after_round() as stop:
+        ranks.tell("")  # the first one has the folder to itself
+        saved = latest_round(folder.rounds)
+        if saved is not None:
+            check_identity(job, saved)
+            job.restore(folder, saved)
+        else:
+            job.begin(folder, _unseen)
+
+        def after_round() -> bool:
+            job.snapshot(0.0)  # it may have parts of it
+            return not ranks.any(stop.requested)
+
+        if not job.run_rounds(_unseen, after_round):
+            return Finished(folder, None)
+        return Finished(folder, job.finish(folder, _unseen, 0.0))
+
+
+def _unseen(event: str, fields: Mapping[str, object]) -> None:
+    """The first process tells it."""
 
 
 def save(job: Job, folder: RunFolder, seconds: float) -> None:
@@ -251,7 +300,7 @@ def known_result(folder: RunFolder) -> Finished | None:
 
 def set_threads(config: RunConfig) -> int:
     """Give torch the threads that the settings name, all cores by default; returns how many."""
-    return use_threads(config.threads or usable_cores())
+    return use_threads(config.threads or max(1, usable_cores() // local_count()))
 
 
 def use_threads(threads: int) -> int:

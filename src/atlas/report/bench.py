@@ -150,6 +150,20 @@ def _lines(axes: Axes, rows: Rows, x: str, y: str) -> None:
     quiet(axes)
 
 
+def draw_memory_model(rows: Rows, path: Path) -> None:
+    """Tokens a second of every contender, a panel for each length."""
+    lengths = list(dict.fromkeys(row["length"] for row in rows))
+    figure = new_figure(4.6 * len(lengths), 0.9 + BAR * len(rows) / len(lengths))
+    panels = figure.subplots(1, len(lengths), squeeze=False)[0]
+    for axes, length in zip(panels, lengths, strict=True):
+        own = [row for row in rows if row["length"] == length]
+        inks = [PALETTE[0] if row["name"] == "memory" else OTHERS for row in own]
+        rates = [row["tokens_per_second"] for row in own]
+        draw_bars(axes, [row["name"] for row in own], rates, inks)
+        axes.set_title(f"Tokens a second, texts of {length}", fontsize=10.5)
+    figure.savefig(path, dpi=DPI)
+
+
 FAINT = "#94a3b8"
 
 

@@ -8,7 +8,7 @@ import math
 import os
 import re
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from atlas.errors import InputError
@@ -51,6 +51,24 @@ def safe_child(parent: Path, name: str) -> Path:
     if child.resolve() != parent.resolve() / name:
         raise InputError(f"client id {name!r}: {child} is a link that leads elsewhere")
     return child
+
+
+@contextlib.contextmanager
+def fresh_target(to: Path) -> Iterator[None]:
+    """Refuses a folder to write to (`--to`) that exists or cannot be written.
+
+    Args:
+        to: The folder.
+
+    Raises:
+        InputError: It exists already, or writing fails.
+    """
+    try:
+        if to.exists():
+            raise InputError(f"--to {to}: exists already; name a new folder")
+        yield
+    except OSError as error:
+        raise InputError(f"--to {to}: cannot be written: {error.strerror}") from error
 
 
 def write_synced(path: Path, data: bytes | Iterable[bytes]) -> None:

@@ -8,7 +8,6 @@ from transformers import AutoModelForCausalLM, AutoModelForSequenceClassificatio
 from atlas.backbones.export import export_adapter, load_adapter, merge_adapter
 from atlas.backbones.load import load_backbone
 from atlas.build.federation import assemble
-from atlas.errors import InputError
 from atlas.federation.batching.packing import pack
 from atlas.federation.clients import ClientData, Example, Task
 from atlas.federation.exchange.message import decode, encode
@@ -123,6 +122,22 @@ def test_an_adapter_is_exported_and_merged(folder, tmp_path, tools):
     assert off(tools.logits(backbone, inputs, head), wanted) > 1e-2
 
 
-def test_what_its_steps_keep_is_not_guessed(folder):
-    with pytest.raises(InputError, match=r"ranks\.method=fixed"):
-        _ = load_backbone(str(folder)).size
+@pytest.mark.parametrize("length", [8, 19])
+def test_what_its_steps_keep_is_measured(folder, length):
+    """Never less than what autograd holds of a block, and for a whole chunk not much more."""
+    backbone = load_backbone(str(folder))
+    held = {}
+
+    def keep(tensor):
+        storage = tensor.untyped_storage()
+        held[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    weights = {p.untyped_storage().data_ptr() for p in backbone.model.parameters()}
+    hidden = torch.randn(1, length, backbone.width, requires_grad=True)
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda kept: kept):
+        out = backbone.model.model.layers[-1](hidden)[0]
+    found = sum(size for place, size in held.items() if place not in weights)
+    told = length * backbone.size.spread * backbone.size.itemsize
+    assert out.requires_grad and found <= told
+    assert length > 8 or told <= 1.05 * found

@@ -248,15 +248,7 @@ def test_the_command_line_runs_shows_and_lists(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "verb",
-    [
-        ["plan", "recall"],
-        ["compare", "recall", "seed=0,1"],
-        ["predict", "recall", "a text", "--client", "a"],
-        ["eval", "recall", "file.jsonl", "--client", "a"],
-        ["join", "recall", "file.jsonl"],
-    ],
-    ids=lambda verb: verb[0],
+    "verb", [["plan", "recall"], ["join", "recall", "file.jsonl"]], ids=lambda verb: verb[0]
 )
 def test_verbs_of_federations_say_that_they_are(finished, verb):
     place = str(finished.folder.path.parent)
@@ -302,14 +294,6 @@ def test_a_replaced_text_is_refused_and_the_old_one_goes_on(tmp_path, monkeypatc
     assert end.value.code == 2
     text.write_bytes(kept)
     assert resume_run(folder).summary["steps"] == 12
-
-
-def test_export_says_that_a_memory_run_has_models_and_no_adapters(finished, tmp_path):
-    arguments = ["export", str(finished.folder.path), "--client", "a", "--to", str(tmp_path / "b")]
-    error = CliRunner().invoke(app, arguments).exception
-    assert isinstance(error, InputError)
-    assert "a memory run" in str(error) and str(finished.folder.models) in str(error)
-    assert "resume" not in str(error)
 
 
 def test_a_saved_model_says_how_to_load_it_and_loads_that_way(finished):

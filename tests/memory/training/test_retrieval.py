@@ -70,7 +70,7 @@ def test_streams_are_given_the_memory_of_another():
     """Half of the streams away stands a twin, so another's memory is like one's own."""
 
     def twins(lines):
-        return Lines(*(part[[0, 1, 0, 1]] for part in lines))
+        return Lines(lines.ids[[0, 1, 0, 1]], lines.targets[[0, 1, 0, 1]])
 
     def numbered(questions):
         found = questions[[0, 1, 0, 1]].clone()

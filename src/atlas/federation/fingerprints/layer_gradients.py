@@ -61,7 +61,8 @@ def layer_gradients(
         calls: As `catch_calls` gave them.
         others: Tensors whose own gradients are wanted too, such as a head, by name.
     """
-    listed = [(name, *call) for name, own in calls.items() for call in own]
+    # What does not depend on the text, such as tokens that a layer always reads, has no gradient.
+    listed = [(name, *call) for name, own in calls.items() for call in own if call[1].requires_grad]
     extra = others or {}
     wanted = [output for _, _, output in listed] + list(extra.values())
     found = torch.autograd.grad(total, wanted, retain_graph=True, materialize_grads=True)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,7 @@ from atlas.backbones.transformer import TransformerBackbone
 from atlas.build.dealing import backbone_names
 from atlas.build.models import find_autocast, open_backbone, text_limits
 from atlas.config.federation import FederationConfig
-from atlas.config.load import load_resolved, load_resolved_federation
+from atlas.config.load import load_resolved_federation
 from atlas.data.examples import read_example, render_prompt
 from atlas.data.files import read_records
 from atlas.errors import InputError
@@ -32,6 +31,7 @@ from atlas.federation.batching.forward import Model, Stack, run, stack_cohorts
 from atlas.federation.batching.store import ExampleStore
 from atlas.federation.clients import Task
 from atlas.federation.training.evaluate import Limits, generate_answers, score_answers, score_labels
+from atlas.runs.files import fresh_target
 from atlas.runs.folder import RunFolder
 
 
@@ -54,12 +54,6 @@ def adapter_folder(folder: RunFolder, client: str) -> Path:
     """Where a finished run keeps a client's adapter."""
     known = sorted(p.name for p in folder.adapters.iterdir()) if folder.adapters.is_dir() else []
     if not known:
-        config = load_resolved(folder.config)
-        if not isinstance(config, FederationConfig):
-            raise InputError(
-                f"{folder.path}: a {config.kind} run, which has no clients and no adapters; "
-                f"its whole models are in {folder.models}"
-            )
         if folder.summary.exists():
             raise InputError(
                 f"{folder.path}: adapter.gate: input weighs adapters token by token, which no PEFT "
@@ -75,7 +69,7 @@ def export_client(folder: RunFolder, client: str, to: Path) -> None:
     """Copy a client's PEFT folder and add its tokenizer; nothing that exists is overwritten."""
     source = adapter_folder(folder, client)
     _, backbone, adapter = _open(folder, client)
-    with _fresh_target(to):
+    with fresh_target(to):
         shutil.copytree(source, to)
         complete_export(to, backbone=backbone, adapter=adapter)
 
@@ -83,19 +77,8 @@ def export_client(folder: RunFolder, client: str, to: Path) -> None:
 def export_merged(folder: RunFolder, client: str, to: Path) -> None:
     """Write the backbone with the client's adapter merged in."""
     _, backbone, adapter = _open(folder, client)
-    with _fresh_target(to):
+    with fresh_target(to):
         merge_adapter(to, backbone=backbone, adapter=adapter)
-
-
-@contextmanager
-def _fresh_target(to: Path) -> Iterator[None]:
-    """Refuse a target that exists or cannot be written."""
-    try:
-        if to.exists():
-            raise InputError(f"--to {to}: exists already; name a new folder")
-        yield
-    except OSError as error:
-        raise InputError(f"--to {to}: cannot be written: {error.strerror}") from error
 
 
 def predict_texts(folder: RunFolder, client: str, texts: Sequence[str]) -> dict[str, Any]:

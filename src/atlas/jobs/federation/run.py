@@ -21,6 +21,7 @@ from atlas.jobs.runner import Snapshot
 from atlas.runs.checkpoint import Checkpoint, SavedTensors
 from atlas.runs.events import Observe, Progress
 from atlas.runs.folder import RunFolder
+from atlas.runs.ranks import ALONE, Ranks
 
 _SIGNATURE = "|signature|"
 """Begins the name of a client's signature; names of adapters begin with their backbone's."""
@@ -56,6 +57,11 @@ class FederationJob:
             InputError: If anything the settings name cannot be had.
         """
         return cls(build_federation(config, progress))
+
+    @property
+    def ranks(self) -> Ranks:
+        """It is made by one process."""
+        return ALONE
 
     @property
     def identity(self) -> dict[str, str]:

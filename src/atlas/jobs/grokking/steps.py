@@ -19,6 +19,7 @@ from atlas.memory.training.grokking.trainer import ArithmeticStep
 from atlas.runs.checkpoint import Checkpoint
 from atlas.runs.events import Observe, Progress
 from atlas.runs.folder import RunFolder, write_summary
+from atlas.runs.ranks import ALONE, Ranks
 
 
 @dataclass
@@ -51,6 +52,11 @@ class GrokkingJob:
         run = build_grokking(config)
         series = {arm: Series() for arm in run.learners}
         return cls(run, progress, seconds=dict.fromkeys(run.learners, 0.0), series=series)
+
+    @property
+    def ranks(self) -> Ranks:
+        """It is made by one process."""
+        return ALONE
 
     @property
     def identity(self) -> dict[str, str]:

@@ -23,6 +23,7 @@ from atlas.memory.training.watch import Alerts, model_figures
 from atlas.runs.checkpoint import Checkpoint
 from atlas.runs.events import Observe, Progress
 from atlas.runs.folder import RunFolder, write_summary
+from atlas.runs.ranks import ALONE, Ranks
 
 
 @dataclass
@@ -48,15 +49,22 @@ class MemoryJob:
     folder: RunFolder | None = None
 
     @classmethod
-    def open(cls, config: MemoryConfig, progress: Progress | None) -> MemoryJob:
+    def open(
+        cls, config: MemoryConfig, progress: Progress | None, ranks: Ranks = ALONE
+    ) -> MemoryJob:
         """Read the text and make the models.
 
         Raises:
             InputError: If anything the settings name cannot be had.
         """
-        run = build_memory(config)
+        run = build_memory(config, ranks)
         arms = {arm: ArmProgress(Alerts(config.train.alerts)) for arm in run.learners}
         return cls(run, progress, seconds=dict.fromkeys(run.learners, 0.0), arms=arms)
+
+    @property
+    def ranks(self) -> Ranks:
+        """The processes that make the run."""
+        return self.run.ranks
 
     @property
     def identity(self) -> dict[str, str]:
@@ -154,11 +162,17 @@ class MemoryJob:
         return score
 
     def _save_model(self, arm: str, folder: RunFolder, kind: str) -> None:
-        """Write an arm's model and its tokenizer, whole or not at all."""
+        """Write an arm's model and its tokenizer, whole or not at all.
+
+        Of several processes each has its part in the model, and the first one writes.
+        """
+        model = self.run.whole_model(arm)
+        if not self.run.ranks.first:
+            return
         place = folder.path / kind / arm
         fresh = place.with_name(f".tmp-{arm}")
         shutil.rmtree(fresh, ignore_errors=True)
-        save_model(self.run.models[arm], fresh)
+        save_model(model, fresh)
         if self.run.reading.tokens is not None:
             self.run.reading.tokens.save(fresh)
         shutil.rmtree(place, ignore_errors=True)
@@ -208,7 +222,8 @@ class MemoryJob:
             observe("tested", {"arm": arm, **score.plain()})
             self._save_model(arm, folder, "models")
         summary = summarise(self.run, scores, self.seconds, self.arms)
-        write_summary(folder.summary, summary)
+        if self.run.ranks.first:
+            write_summary(folder.summary, summary)
         observe("finished", {"accuracy": summary["accuracy"], "seconds": summary["seconds"]})
         return summary
 

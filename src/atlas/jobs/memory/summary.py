@@ -56,7 +56,7 @@ def summarise(
                 "best": progress[arm].best,
                 "seconds": seconds[arm],
                 "parameters": run.learners[arm].parameters,
-                "weights_sha256": tensors_sha256(dict(run.models[arm].named_parameters())),
+                "weights_sha256": tensors_sha256(dict(run.whole_model(arm).named_parameters())),
             }
             for arm, score in scores.items()
         },

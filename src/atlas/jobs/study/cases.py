@@ -1,5 +1,7 @@
 """What a study runs: every combination of comma values and arms, and the ceiling of each seed.
 
+Federations have a ceiling; memory runs have models of their own, which are compared as well.
+
 Training alone is the same whatever the strategy, so a study does it once per seed: who learns from
 whom does not touch the solo shadow. Of all runs of a study that would train the same shadow, those
 that need it for themselves do, or else the first; the others are told its scores afterwards.
@@ -17,7 +19,9 @@ from typing import Any
 from atlas.build.plugins import load_plugins
 from atlas.config.federation import FederationConfig
 from atlas.config.grid import Case, Combination, lay_out
-from atlas.config.load import dump_config, load_federation
+from atlas.config.load import RunConfig, dump_config, load_config
+from atlas.config.memory import MemoryConfig
+from atlas.errors import InputError
 from atlas.federation import strategies as strategies  # fills the register of strategies
 from atlas.federation.strategies.base import find_strategy
 from atlas.jobs.study.outcomes import RunOutcome
@@ -103,12 +107,22 @@ class Study:
 
     name: str
     cases: tuple[Case, ...]
-    configs: tuple[FederationConfig, ...]
+    configs: tuple[RunConfig, ...]
     ceilings: dict[int, FederationConfig]
 
-    def jobs(self) -> list[tuple[Case, FederationConfig]]:
+    @property
+    def federations(self) -> tuple[FederationConfig, ...]:
+        """The settings of its runs, where it compares federations; else none."""
+        return tuple(own for own in self.configs if isinstance(own, FederationConfig))
+
+    @property
+    def models(self) -> tuple[list[str], ...]:
+        """The models of each run, where it compares memory runs; else none."""
+        return tuple(list(own.arms) for own in self.configs if isinstance(own, MemoryConfig))
+
+    def jobs(self) -> list[tuple[Case, RunConfig]]:
         """All runs in their order, the ceilings last."""
-        found = list(zip(self.cases, self.configs, strict=True))
+        found: list[tuple[Case, RunConfig]] = list(zip(self.cases, self.configs, strict=True))
         for seed, config in self.ceilings.items():
             keys = {"strategy": CEILING, "seed": str(seed)}
             found.append((Case((), keys, {"strategy": CEILING}), config))
@@ -120,19 +134,34 @@ def plan_study(
 ) -> Study:
     """Resolve every combination before anything runs, so that a bad value costs nothing."""
     cases = lay_out(overrides, arms)
-    configs = []
-    for case in cases:
-        configs.append(load_federation(source, case.overrides))
-        load_plugins(configs[-1].plugins)
-        find_strategy(configs[-1].strategy)
-    configs = share_shadows(configs)
-    pools = any(config.strategy == CEILING for config in configs)
-    ceilings = {} if pools or not ceiling else {c.seed: _ceiling(c) for c in reversed(configs)}
+    read = [load_config(source, case.overrides) for case in cases]
+    ceilings: dict[int, FederationConfig] = {}
+    configs: Sequence[RunConfig]
+    if all(isinstance(config, MemoryConfig) for config in read):
+        configs = read
+    else:
+        federations = _federations(source, read)
+        configs = federations
+        pools = any(config.strategy == CEILING for config in federations)
+        if ceiling and not pools:
+            ceilings = {config.seed: _ceiling(config) for config in reversed(federations)}
     # Labels are not part of the name: the same runs under other labels are the same study.
     text = json.dumps([dump_config(config) for config in (*configs, *ceilings.values())])
     digest = hashlib.sha256(text.encode()).hexdigest()[:8]
     name = f"{configs[0].name[:40]}-compare-{digest}"
     return Study(name, tuple(cases), tuple(configs), ceilings)
+
+
+def _federations(source: str, configs: Sequence[RunConfig]) -> list[FederationConfig]:
+    """Federations that share their shadows, with strategies that there are."""
+    found = []
+    for config in configs:
+        if not isinstance(config, FederationConfig):
+            raise InputError(f"{source}: kind: {config.kind}; allowed: federation, memory")
+        load_plugins(config.plugins)
+        find_strategy(config.strategy)
+        found.append(config)
+    return share_shadows(found)
 
 
 def _ceiling(config: FederationConfig) -> FederationConfig:

@@ -2,27 +2,25 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from atlas.config.federation import FederationConfig
 from atlas.config.grid import ARM, Combination
-from atlas.config.reading import parse_override
+from atlas.config.load import RunConfig
 from atlas.jobs.runner import Finished, resume_run, start_run
 from atlas.jobs.study.cases import Study, folder_name, tell_alone
+from atlas.jobs.study.memory_arms import FIGURES, draw_up_memory
 from atlas.jobs.study.outcomes import RunOutcome, compare_tasks, mean_by_key, read_outcome
+from atlas.jobs.study.rows import Row, against_first, csv_text, values_of
 from atlas.ops.metrics import paired_comparison
 from atlas.report.figures.study import plot_study
 from atlas.runs.events import Observe, Progress
 from atlas.runs.folder import write_text_atomic
 
 Announce = Callable[[int, int, Combination], None]
-Row = dict[str, Any]
 
 
 def run_study(
@@ -48,16 +46,22 @@ def run_study(
             return None
         outcomes.append(read_outcome(case, finished.folder, finished.summary))
     done = len(study.configs)
-    compared = tell_alone(outcomes[:done], study.configs)
-    result = {"study": study.name} | draw_up(compared, outcomes[done:])
+    if study.federations:
+        compared = tell_alone(outcomes[:done], study.federations)
+        drawn = draw_up(compared, outcomes[done:])
+        text = _csv(drawn["rows"], list(drawn["tasks"]))
+    else:
+        drawn = draw_up_memory(outcomes, study.models)
+        text = csv_text(drawn["rows"], FIGURES)
+    result = {"study": study.name} | drawn
     write_text_atomic(folder / "compare.json", json.dumps(result, indent=2, sort_keys=True) + "\n")
-    write_text_atomic(folder / "compare.csv", _csv(result["rows"], list(result["tasks"])))
+    write_text_atomic(folder / "compare.csv", text)
     plot_study(folder, result)
     return result
 
 
 def finish_run(
-    config: FederationConfig, place: Path, watch: Observe | None, progress: Progress | None
+    config: RunConfig, place: Path, watch: Observe | None, progress: Progress | None
 ) -> Finished:
     """Read the run in a place if it is finished, resume it if it was stopped, or else start it."""
     runs = sorted(place.iterdir()) if place.is_dir() else []
@@ -89,7 +93,7 @@ def _row(outcome: RunOutcome) -> Row:
     summary, case = outcome.summary, outcome.case
     row = {
         "arm": outcome.arm,
-        "keys": _values(case.keys),
+        "keys": values_of(case.keys),
         **{key: summary["score"][key] for key in ("mean", "spread", "worst")},
         "tasks": outcome.task_means("score"),
         "bytes": {key: summary["bytes"][key] for key in ("up", "down")},
@@ -100,12 +104,8 @@ def _row(outcome: RunOutcome) -> Row:
     }
     if ARM in case.columns:
         others = {key: text for key, text in case.columns.items() if key != ARM}
-        row["columns"] = {ARM: case.columns[ARM], **_values(others)}
+        row["columns"] = {ARM: case.columns[ARM], **values_of(others)}
     return row
-
-
-def _values(texts: Combination) -> dict[str, Any]:
-    return {key: parse_override(f"{key}={text}")[1] for key, text in texts.items()}
 
 
 def _clients(summaries: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -119,12 +119,7 @@ def _clients(summaries: Sequence[dict[str, Any]]) -> dict[str, Any]:
 def compare_arms(arms: Mapping[str, Sequence[RunOutcome]]) -> list[dict[str, Any]]:
     """Every arm against the first, paired on the mean score of each seed."""
     means = {arm: [o.summary["score"]["mean"] for o in own] for arm, own in arms.items()}
-    first, *others = means
-    return [
-        {"first": first, "second": name, "seeds": len(means[name])}
-        | paired_comparison(means[first], means[name])
-        for name in others
-    ]
+    return against_first(means)
 
 
 def compare_alone(first: Sequence[RunOutcome]) -> dict[str, Any] | None:
@@ -138,15 +133,10 @@ def compare_alone(first: Sequence[RunOutcome]) -> dict[str, Any] | None:
 
 
 def _csv(rows: Sequence[Row], tasks: Sequence[str]) -> str:
-    text = io.StringIO()
-    # Arms need not have the same keys.
-    keys = list(dict.fromkeys(key for row in rows for key in row["keys"]))
-    names = ["arm"] if "columns" in rows[0] else []
-    columns = [*names, *keys, "mean", "spread", "worst", *(f"task:{task}" for task in tasks)]
+    columns = ["mean", "spread", "worst", *(f"task:{task}" for task in tasks)]
     columns += ["up", "down", "seconds", "error", "adapters_sha256"]
-    writer = csv.DictWriter(text, columns, extrasaction="ignore", lineterminator="\n")
-    writer.writeheader()
+    lines = []
     for row in rows:
         scores = {f"task:{task}": score for task, score in row["tasks"].items()}
-        writer.writerow({**row, **scores, **row["bytes"], **row["keys"]})
-    return text.getvalue()
+        lines.append({**row, **scores, **row["bytes"]})
+    return csv_text(lines, columns)

@@ -21,16 +21,18 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import IO, Any, NoReturn
+from typing import IO, Any, NoReturn, TypeVar
 
-from atlas.config.federation import FederationConfig
 from atlas.config.grid import Case
+from atlas.config.load import KINDS, RunConfig
+from atlas.config.plan import Settings
 from atlas.errors import InputError
 from atlas.jobs.study.cases import Study, folder_name
 from atlas.jobs.study.compare import finish_run
 from atlas.runs.process import stop_after_round, usable_cores
 
-Job = tuple[int, Case, FederationConfig]
+Job = tuple[int, Case, RunConfig]
+Kind = TypeVar("Kind", bound=Settings)
 Say = Callable[[int, str], None]
 """Told the number of a run and what is new of it."""
 BAD_INPUT, FAILED = 2, 1
@@ -40,8 +42,9 @@ BAD_INPUT, FAILED = 2, 1
 def with_threads(study: Study, threads: int) -> Study:
     """The same study with so many threads a run, where its settings leave that open."""
 
-    def narrowed(config: FederationConfig) -> FederationConfig:
-        return config.model_copy(update={"threads": config.threads or threads})
+    def narrowed(config: Kind) -> Kind:
+        own: int | None = getattr(config, "threads", None)
+        return config.model_copy(update={"threads": own or threads})
 
     return replace(
         study,
@@ -153,7 +156,8 @@ def main() -> None:
     for job in json.loads(sys.stdin.read()):
         say = partial(_say, job["number"])
         say("began")
-        config = FederationConfig.model_validate_json(json.dumps(job["config"]))
+        kind = KINDS[job["config"]["kind"]]
+        config = kind.model_validate_json(json.dumps(job["config"]))
         try:
             finished = finish_run(config, Path(job["place"]), partial(_watch, say), None)
         except InputError as error:

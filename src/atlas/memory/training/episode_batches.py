@@ -10,6 +10,7 @@ from torch import Tensor
 
 from atlas.memory.layer.state import BlockState, rows_of
 from atlas.memory.training.loop import Lines
+from atlas.runs.ranks import Ranks
 
 WORDS, ARITHMETIC = "words", "arithmetic"
 States = list[BlockState]
@@ -45,6 +46,13 @@ class EpisodeBatch(NamedTuple):
         )
         return EpisodeBatch(self.task, storage, retrieval, self.questions[begin:end])
 
+    def part(self, ranks: Ranks) -> EpisodeBatch:
+        """This process's streams."""
+        if not ranks.several:
+            return self
+        lines = self.storage.part(ranks), self.retrieval.part(ranks)
+        return EpisodeBatch(self.task, *lines, self.questions[ranks.rows(len(self.questions))])
+
 
 Episode = tuple[EpisodeBatch, ...]
 
@@ -72,17 +80,18 @@ def _joined(batches: Sequence[EpisodeBatch]) -> EpisodeBatch:
         own = batch.questions
         questions.append(torch.where(own < 0, own, own + asked))
         asked += int(own.max()) + 1
+    storage = _one_after_another([batch.storage for batch in batches])
+    retrieval = _one_after_another([batch.retrieval for batch in batches])
+    return EpisodeBatch(batches[0].task, storage, retrieval, torch.cat(questions))
 
-    def all_of(lines: Sequence[Lines]) -> Lines:
-        return Lines(
-            torch.cat([own.ids for own in lines]), torch.cat([own.targets for own in lines])
-        )
 
-    return EpisodeBatch(
-        batches[0].task,
-        all_of([batch.storage for batch in batches]),
-        all_of([batch.retrieval for batch in batches]),
-        torch.cat(questions),
+def _one_after_another(some: Sequence[Lines]) -> Lines:
+    """All rows; where only some are this process's, their answers are counted together too."""
+    counts = [lines.answers for lines in some if lines.answers is not None]
+    return Lines(
+        torch.cat([lines.ids for lines in some]),
+        torch.cat([lines.targets for lines in some]),
+        sum(counts) if counts else None,
     )
 
 

@@ -32,7 +32,8 @@ from atlas.memory.layer.state import (
 )
 from atlas.memory.training.episode_batches import Episode, EpisodeBatch, States, repeated, together
 from atlas.memory.training.loop import Lines, Read
-from atlas.memory.training.losses import LossName, collapsed, token_loss
+from atlas.memory.training.losses import LossName, collapsed
+from atlas.runs.ranks import ALONE, Ranks
 
 
 class Carries(Protocol):
@@ -54,13 +55,19 @@ class EpisodeReader:
         settings: Of the episodes.
         open_state: How the model is given a state.
         loss: By name.
+        ranks: The processes that read an episode's streams together.
     """
 
     def __init__(
-        self, settings: EpisodeSettings, open_state: OpenState, loss: LossName = "softmax"
+        self,
+        settings: EpisodeSettings,
+        open_state: OpenState,
+        loss: LossName = "softmax",
+        ranks: Ranks = ALONE,
     ) -> None:
         """With nothing read."""
         self.settings, self.open_state, self.loss = settings, open_state, loss
+        self.ranks = ranks
 
     def floors(self, floors: Floors, mode: GateMode) -> Floors:
         """Those of training, or the phase's own where it is higher."""
@@ -119,7 +126,7 @@ class EpisodeReader:
             shares.append(view.gates["mix"].mean())
 
         out, states = self.read(model, lines, memory, mode, floors, fresh=fresh, watch=watch)
-        answers = token_loss(out.logits, lines.targets, self.loss)
+        answers = lines.mean_loss(out.logits, self.loss)
         weight = 1.0 if mode is GateMode.STORAGE else self.settings.weight
         return weight * answers + self._pulled(shares, mode), answers, out, states
 
@@ -155,7 +162,12 @@ class EpisodeReader:
         """What it costs that the memory's share is below the phase's target, layer by layer."""
         if not shares or not self.settings.pull:
             return 0.0
-        short = (self._phase(mode).target - torch.stack(list(shares))).clamp_min(0)
+        means = torch.stack(list(shares))
+        if self.ranks.several:
+            # The mean of all streams, with the gradient of this process's: theirs are averaged.
+            every = self.ranks.means(means.detach().tolist())
+            means = means + (means.new_tensor(every) - means.detach())
+        short = (self._phase(mode).target - means).clamp_min(0)
         return self.settings.pull * short.square().mean()
 
     def _phase(self, mode: GateMode) -> PhaseGates:

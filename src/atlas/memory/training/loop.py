@@ -14,19 +14,41 @@ from atlas.memory.layer.gates import Floors
 from atlas.memory.layer.observe import floor_at
 from atlas.memory.training.losses import IGNORED, LossName, collapsed, token_loss
 from atlas.memory.training.optimisers import Optimisers
+from atlas.memory.training.parallel import OneProcess, Parallel, is_part, like, whole
 from atlas.ops.optim import rate_at
 from atlas.ops.stability import make_perpendicular_, scaling_cosine
+from atlas.runs.ranks import Ranks
 
 
 class Lines(NamedTuple):
-    """Sequences [B, T], and what to say at each token or IGNORED: nothing is shifted."""
+    """Sequences [B, T], and what to say at each token or IGNORED: nothing is shifted.
+
+    Attributes:
+        answers: Where these are one process's rows of a batch, by how many answers their losses
+            are divided: the whole batch's over the number of processes. None: by their own.
+    """
 
     ids: Tensor
     targets: Tensor
+    answers: float | None = None
 
     def to(self, device: torch.device) -> Lines:
         """The same on a device."""
-        return Lines(self.ids.to(device), self.targets.to(device))
+        return Lines(self.ids.to(device), self.targets.to(device), self.answers)
+
+    def part(self, ranks: Ranks) -> Lines:
+        """This process's rows of a batch, which all of them have."""
+        if not ranks.several:
+            return self
+        rows = ranks.rows(len(self.ids))
+        answers = int((self.targets != IGNORED).sum()) / ranks.count
+        return Lines(self.ids[rows], self.targets[rows], answers)
+
+    def mean_loss(self, logits: Tensor, kind: LossName) -> Tensor:
+        """Of the answers; of several processes' rows, one whose mean over them is the batch's."""
+        if self.answers is None:
+            return token_loss(logits, self.targets, kind)
+        return token_loss(logits, self.targets, kind, "sum") / self.answers
 
 
 class Read(NamedTuple):
@@ -99,7 +121,7 @@ class NextToken:
     def backward(self, model: nn.Module, work: Lines, floors: Floors, watched: bool) -> Read:
         """One pass."""
         out = model(input_ids=work.ids, use_cache=False, floors=floors, output_memory=watched)
-        loss = token_loss(out.logits, work.targets, self.loss)
+        loss = work.mean_loss(out.logits, self.loss)
         loss.backward()  # type: ignore[no-untyped-call]
         found = {"softmax_collapse": collapsed(out.logits, work.targets)} if watched else {}
         return Read(float(loss.detach()), found, out.memory)
@@ -119,13 +141,26 @@ class MemoryTrainer:
         model: Gives `logits` and `memory` for ids, as `AtlasForCausalLM` does.
         settings: How it is trained.
         objective: On what.
+        parallel: How several processes train it together.
     """
 
     def __init__(
-        self, model: nn.Module, settings: MemoryTrainSettings, objective: Objective | None = None
+        self,
+        model: nn.Module,
+        settings: MemoryTrainSettings,
+        objective: Objective | None = None,
+        parallel: Parallel | None = None,
     ) -> None:
-        """A learner before its first step; without an objective it learns what comes next."""
+        """A learner before its first step.
+
+        Args:
+            model: The model.
+            settings: How it is trained.
+            objective: On what; None: on what comes next.
+            parallel: How several processes train it together; None: there is one.
+        """
         self.model, self.settings = model, settings
+        self.parallel = OneProcess() if parallel is None else parallel
         self.objective = NextToken(settings.loss) if objective is None else objective
         self.optimisers = Optimisers(
             model.named_parameters(),
@@ -155,7 +190,8 @@ class MemoryTrainer:
         rate = own.lr * rate_at(own.schedule, (number + 0.5) / own.steps, own.warmup)
         self.optimisers.set_rate(rate)
         self.optimisers.zero_grad()
-        read = self.objective.backward(self.model, work, self.floors(number), watched)
+        read = self._told(self.objective.backward(self.model, work, self.floors(number), watched))
+        self.parallel.finish_gradients()
         norm, found = self._finish_gradients(watched)
         for what, value in (("loss", read.loss), ("gradient norm", norm)):
             if not math.isfinite(value):
@@ -163,14 +199,21 @@ class MemoryTrainer:
         self.optimisers.step()
         return Step(read.loss, rate, norm, read.memory, read.measures | found)
 
+    def _told(self, read: Read) -> Read:
+        """What all processes read together, so that all of them go on or stop alike."""
+        loss, *measures = self.parallel.ranks.means([read.loss, *read.measures.values()])
+        return Read(loss, dict(zip(read.measures, measures, strict=True)), read.memory)
+
     def _finish_gradients(self, watched: bool) -> tuple[float, dict[str, float]]:
         """All that is done to whole gradients: here they are complete and not yet used."""
         parameters = list(self.model.parameters())
-        found = {"scaling_cosine": scaling_cosine(parameters)} if watched else {}
+        # A part of each weight cannot tell the angle to the whole.
+        looked = watched and not is_part(parameters[0])
+        found = {"scaling_cosine": scaling_cosine(parameters)} if looked else {}
         if self.settings.gradient == "perpendicular":
             make_perpendicular_(value for value in parameters if value.ndim > 1)
         limit = torch.inf if self.settings.clip is None else self.settings.clip
-        return float(nn.utils.clip_grad_norm_(parameters, limit)), found
+        return float(whole(nn.utils.clip_grad_norm_(parameters, limit))), found
 
     @torch.no_grad()
     def score(self, lines: Lines, done: int, rows: int | None = None) -> Score:
@@ -193,7 +236,7 @@ class MemoryTrainer:
 
     def tensors(self) -> dict[str, Tensor]:
         """Weights, moments and what the objective carries, by name; a tied weight is there once."""
-        found = {f"weight|{name}": value.detach() for name, value in self._named()}
+        found = {f"weight|{name}": whole(value.detach()) for name, value in self._named()}
         carried = {f"carried|{name}": value for name, value in self.objective.tensors().items()}
         return found | self.optimisers.tensors() | carried
 
@@ -209,7 +252,7 @@ class MemoryTrainer:
             if saved.shape != value.shape:
                 raise ValueError(f"{name} has shape {list(saved.shape)}, not {list(value.shape)}")
             with torch.no_grad():
-                value.copy_(saved)
+                value.copy_(like(saved, value))
             if f"step|{name}" in tensors:  # its moments go together
                 _ = [tensors[f"{moment}|{name}"] for moment in ("exp_avg", "exp_avg_sq")]
         self.optimisers.load(tensors)

@@ -11,6 +11,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from atlas.memory.training.parallel import like, whole
 from atlas.ops.muon import Muon
 
 OptimiserName = Literal["adamw", "muon"]
@@ -75,7 +76,7 @@ class Optimisers:
     def tensors(self) -> dict[str, Tensor]:
         """What is kept of each parameter, as `moment|parameter`."""
         return {
-            f"{moment}|{name}": kept
+            f"{moment}|{name}": whole(kept)
             for name, value in self.named
             for optimiser in self.optimisers
             for moment, kept in optimiser.state.get(value, {}).items()
@@ -100,7 +101,7 @@ class Optimisers:
                 continue
             # Steps are counted on the CPU wherever the model is.
             homes[value].state[value] = {
-                moment: kept.to("cpu" if moment == "step" else value.device, copy=True)
+                moment: kept.to("cpu", copy=True) if moment == "step" else like(kept, value)
                 for moment, kept in moments.items()
             }
 

@@ -73,7 +73,7 @@ def _arms_figure(result: Mapping[str, Any]) -> Figure:
         spread = [place + offset for offset in _offsets(len(means), 0.4)]
         axes.plot(spread, means, "o", color="k", markersize=3.5, alpha=0.7, label=label)
     alone = (result.get("alone") or {}).get("mean")
-    _levels(axes, result["majority"], result["ceiling"], alone)
+    _levels(axes, result, result["ceiling"], alone, _guess(result))
     axes.set_xticks(range(len(arms)), list(arms))
     axes.set_xlim(-0.6, len(arms) - 0.4)
     axes.set(xlabel=", ".join(columns_of(result["rows"][0])), ylabel="mean test score, %")
@@ -97,7 +97,7 @@ def _sweep_figure(result: Mapping[str, Any], key: str) -> Figure:
         axes.set_ylabel("test score, %")
     for axes, (task, found) in zip(panels, tasks.items(), strict=False):
         _draw_sweep(axes, rows, key, _score_in(task))
-        _levels(axes, found["majority"], found["ceiling"], found.get("alone"))
+        _levels(axes, found, found["ceiling"], found.get("alone"), _guess(result))
         chance = ", at chance" if found["at_chance"] else ""
         axes.set(title=task_text(task, found["metric"]) + chance, xlabel=key)
     if far:
@@ -172,9 +172,20 @@ def _offsets(count: int, width: float) -> list[float]:
     return [width * (n / (count - 1) - 0.5) if count > 1 else 0.0 for n in range(count)]
 
 
-def _levels(axes: Axes, majority: float, ceiling: float | None, alone: float | None) -> None:
+def _guess(result: Mapping[str, Any]) -> str:
+    """What to call the score of not reading: memory runs have no majority."""
+    return "chance" if result.get("kind") == "memory" else "majority"
+
+
+def _levels(
+    axes: Axes,
+    found: Mapping[str, Any],
+    ceiling: float | None,
+    alone: float | None,
+    guess: str,
+) -> None:
     """What arms are measured by: the majority, training alone and the ceiling, where known."""
-    known = (("majority", majority, MAJORITY, "--"), ("alone", alone, ALONE, "-."),
+    known = ((guess, found["majority"], MAJORITY, "--"), ("alone", alone, ALONE, "-."),
              ("ceiling", ceiling, CEILING, ":"))  # fmt: skip
     for name, value, colour, dashes in known:
         if value is not None:

@@ -21,7 +21,7 @@ from atlas.report.read.studies import (
     rows_by_arm,
 )
 from atlas.report.tables.runs import percent, task_text
-from atlas.report.words.legends import compare_legend
+from atlas.report.words.legends import compare_legend, memory_legend
 
 EXACT = 1e-5
 """Mixtures whose relative error is no larger are exact but for rounding."""
@@ -29,6 +29,8 @@ EXACT = 1e-5
 
 def compare_table(result: Mapping[str, Any]) -> Group:
     """One line per arm, averaged over its seeds; below, the same arms task by task."""
+    if result.get("kind") == "memory":
+        return _memory_view(result)
     arms, tasks = _arms_table(result), _tasks_table(result)
     told = {str(column.header) for column in arms.columns if any(column.cells)}
     cells = [str(text) for column in tasks.columns for text in (column.header, *column.cells)]
@@ -76,6 +78,52 @@ def _arms_table(result: Mapping[str, Any]) -> Table:
     return table
 
 
+def _memory_view(result: Mapping[str, Any]) -> Group:
+    """Models of memory runs, one line each, averaged over seeds; a guess scores `chance`."""
+    table = _open_table(result, f"{result['study']}: {', '.join(result['tasks'])}")
+    arms = rows_by_arm(result["rows"])
+    asked = any(row["retrieval"] is not None for row in result["rows"])
+    lines = [
+        _model_figures(rows, asked) | _tests(test)
+        for rows, test in zip(arms.values(), [{}, *result["tests"]], strict=True)
+    ]
+    for column in lines[0]:
+        table.add_column(column, justify="right", no_wrap=True)
+    blank = [""] * len(_names(result["rows"][0])[1:])
+    table.add_row("chance", *blank, "", percent(result["majority"]))
+    for rows, line in zip(arms.values(), lines, strict=True):
+        table.add_row(*_names(rows[0]), *line.values())
+    told = {str(column.header) for column in table.columns if any(column.cells)}
+    return Group(table, *(Text(line, style="dim") for line in memory_legend(told)))
+
+
+def _model_figures(rows: Sequence[Row], asked: bool) -> dict[str, str]:
+    """What a model got right over its seeds, and what it took; `asked`: retrieval is told too."""
+    means = [row["mean"] for row in rows]
+    own = {"own - emptied": _points(_mean(rows, "retrieval"))} if asked else {}
+    share = _mean(rows, "share")
+    return {
+        "seeds": str(len(rows)),
+        "accuracy": percent(statistics.fmean(means)),
+        "spread": percent(statistics.pstdev(means)),
+        "worst": percent(min(means)),
+        "loss": _figure(_mean(rows, "loss")),
+        "share": "" if share is None else f"{share:.2f}",
+        **own,
+        "seconds": f"{statistics.fmean(row['seconds'] for row in rows):.0f}",
+    }
+
+
+def _mean(rows: Sequence[Row], key: str) -> float | None:
+    """Of the rows that tell it; a loss that is no number is told by none."""
+    found = [row[key] for row in rows if row[key] is not None]
+    return statistics.fmean(found) if found else None
+
+
+def _points(value: float | None) -> str:
+    return "" if value is None else f"{100 * value:+.1f}"
+
+
 def _scores(rows: Sequence[Row]) -> dict[str, str]:
     means = [row["mean"] for row in rows]
     return {
@@ -89,7 +137,7 @@ def _scores(rows: Sequence[Row]) -> dict[str, str]:
 def _gain(gain: float | None) -> dict[str, str]:
     """What the client that gains least over training alone gains, in points."""
     # In two lines, to leave room for the names of arms.
-    return {"worst\ngain": "" if gain is None else f"{100 * gain:+.1f}"}
+    return {"worst\ngain": _points(gain)}
 
 
 def _costs(rows: Sequence[Row]) -> dict[str, str]:

@@ -61,6 +61,9 @@ def places(folder: RunFolder, summary: Mapping[str, Any], config: RunConfig) -> 
         arms = ", ".join(summary["arms"])
         found["models"] = f"{folder.models} ({arms}), each with a README that says how to load it"
         best = max(summary["accuracy"], key=summary["accuracy"].__getitem__)
+        if config.task.name == "text":
+            found["next"] = f'atlas generate {folder.path} --arm {best} --prompt "To be"'
+            return found
         found["next"] = (
             'python -c "import atlas.backbones.memory_lm, transformers as t; '
             f"print(t.AutoModelForCausalLM.from_pretrained('{folder.models / best}'))\""

@@ -1,4 +1,4 @@
-"""What a memory run came to, in a few sentences."""
+"""What a memory run came to, in a few sentences, and what its models say of texts."""
 
 from __future__ import annotations
 
@@ -78,3 +78,21 @@ def _test_words(best: float, config: MemoryConfig) -> Iterator[str]:
         f"The test has {counted(task.test, 'sequence')} of {counted(each, what)}: a figure is "
         f"known to about ± {100 * error:.1f} points at best (one standard error)."
     )
+
+
+def next_words(found: Mapping[str, Any]) -> str:
+    """What a model expects after a text: the likeliest next tokens, and how it would go on."""
+    tokens = ", ".join(f"{part['token']!r} {100 * part['share']:.1f} %" for part in found["next"])
+    return f"next: {tokens}\nlikeliest continuation: {found['answer']!r}"
+
+
+def score_words(found: Mapping[str, Any]) -> str:
+    """How well a model foresees a text, each figure with what it means."""
+    lines = (
+        ("tokens", f"{found['tokens']:,}", f"foreseen: {found['bytes']:,} bytes of the file"),
+        ("loss", f"{found['loss']:.4f}", "mean of minus the log of the right token's share"),
+        ("perplexity", f"{found['perplexity']:.3f}", "a guess among so many tokens does as well"),
+        ("bits per byte", f"{found['bits_per_byte']:.4f}", "whatever the tokens; 8 is a guess"),
+        ("accuracy", f"{100 * found['accuracy']:.1f}", "% of tokens that were the likeliest"),
+    )
+    return "\n".join(f"{name:>13}  {figure:>10}  {meaning}" for name, figure, meaning in lines)
