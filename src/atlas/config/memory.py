@@ -97,4 +97,9 @@ class MemoryConfig(Settings):
             raise ValueError("objective: episodes; allowed with task.name: text only")
         if self.objective == "episodes" and self.train.batch < 2:
             raise ValueError("train.batch: 1; allowed with objective episodes: 2 or more streams")
+        if self.objective == "episodes" and self.model.rule.retention == "elastic-net":
+            # Its threshold acts at chunk ends, also while a memory is only read.
+            raise ValueError(
+                "model.rule.retention: elastic-net; allowed with objective episodes: l2, lq, kl"
+            )
         return self

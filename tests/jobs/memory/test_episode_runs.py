@@ -203,6 +203,10 @@ def test_omega_is_trained_without_episodes(tmp_path):
     ("change", "words"),
     [
         ("train.batch=1", "train.batch: 1; allowed with objective episodes: 2 or more"),
+        (
+            "model.rule={gradient: chunk-start, learner: descent, retention: elastic-net}",
+            "elastic-net; allowed with objective episodes: l2, lq, kl",
+        ),
         ("task.tokenizer.kind=bytes", "size: not a setting of kind bytes"),
         ("task.tokenizer={kind: folder}", "folder: to be given with kind: folder"),
         ("task.arithmetic.modulus=9", "modulus: 9; allowed: a prime"),
