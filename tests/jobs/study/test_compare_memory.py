@@ -118,3 +118,21 @@ def test_a_stopped_study_goes_on(tmp_path, monkeypatch):
 def test_a_bad_value_costs_nothing(tmp_path):
     with pytest.raises(InputError, match="train.steps"):
         plan_study("recall", ["train.steps=0,5"])
+
+
+def test_networks_and_their_controls_are_compared_as_well(tmp_path):
+    small = ["task.modulus=11", "model.width=16", "train.steps=6", "train.observe_every=2"]
+    given = ["grokking", *small, "threads=1", "seed=0,1", "train.weight_decay=0.1,1"]
+    done = CliRunner().invoke(app, ["compare", *given, "--out", str(tmp_path)])
+    assert done.exit_code == 0, done.output
+    (folder,) = tmp_path.iterdir()
+    result = json.loads((folder / "compare.json").read_text())
+    assert len(result["rows"]) == 8 and result["majority"] == pytest.approx(1 / 11)
+    summaries = [json.loads(f.read_text()) for f in folder.glob("*/grokking/summary.json")]
+    told = {arm["weights_sha256"]: arm for one in summaries for arm in one["arms"].values()}
+    for row in result["rows"]:
+        found = told[row["weights_sha256"]]
+        assert (row["mean"], row["loss"]) == (found["test_accuracy"], found["test_loss"])
+    # Without decay in either, the control does not notice what is set for the other.
+    control = [row["weights_sha256"] for row in result["rows"] if row["keys"]["model"] == "control"]
+    assert len(set(control)) == 2 and len(told) == 6

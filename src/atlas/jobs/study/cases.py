@@ -19,6 +19,7 @@ from typing import Any
 from atlas.build.plugins import load_plugins
 from atlas.config.federation import FederationConfig
 from atlas.config.grid import Case, Combination, lay_out
+from atlas.config.grokking import GrokkingConfig
 from atlas.config.load import RunConfig, dump_config, load_config
 from atlas.config.memory import MemoryConfig
 from atlas.errors import InputError
@@ -99,6 +100,8 @@ def _found_alone(outcome: RunOutcome, config: FederationConfig) -> dict[str, Any
 
 
 CEILING = "pooled"
+OF_ARMS = (MemoryConfig, GrokkingConfig)
+"""Kinds of runs that train several models each."""
 
 
 @dataclass(frozen=True)
@@ -117,8 +120,8 @@ class Study:
 
     @property
     def models(self) -> tuple[list[str], ...]:
-        """The models of each run, where it compares memory runs; else none."""
-        return tuple(list(own.arms) for own in self.configs if isinstance(own, MemoryConfig))
+        """The models of each run, where its runs train several; federations have none."""
+        return tuple(list(own.arms) for own in self.configs if isinstance(own, OF_ARMS))
 
     def jobs(self) -> list[tuple[Case, RunConfig]]:
         """All runs in their order, the ceilings last."""
@@ -137,7 +140,7 @@ def plan_study(
     read = [load_config(source, case.overrides) for case in cases]
     ceilings: dict[int, FederationConfig] = {}
     configs: Sequence[RunConfig]
-    if all(isinstance(config, MemoryConfig) for config in read):
+    if any(all(isinstance(config, kind) for config in read) for kind in OF_ARMS):
         configs = read
     else:
         federations = _federations(source, read)
@@ -157,7 +160,7 @@ def _federations(source: str, configs: Sequence[RunConfig]) -> list[FederationCo
     found = []
     for config in configs:
         if not isinstance(config, FederationConfig):
-            raise InputError(f"{source}: kind: {config.kind}; allowed: federation, memory")
+            raise InputError(f"{source}: kind: {config.kind}; allowed: one kind in all runs")
         load_plugins(config.plugins)
         find_strategy(config.strategy)
         found.append(config)

@@ -1,6 +1,7 @@
-"""What memory runs of a study amount to: the accuracy of their models, arm by arm.
+"""What runs of several models amount to in a study: the accuracy of each model, arm by arm.
 
-A memory run trains several models on the same sequences (its `arms`: memory, window, detached).
+A memory run trains several models on the same sequences (its `arms`: memory, window, detached), a
+grokking run a network and its control; there, accuracy and loss are those of held-out pairs.
 Each of them is a line of the table, so that one run already compares a memory with none, and seeds
 or settings are compared within each model as well.
 """
@@ -55,6 +56,7 @@ def _rows(outcome: RunOutcome, models: Sequence[str]) -> list[Row]:
     rows = []
     for model in models:
         found, first = summary["arms"][model], model == models[0]
+        right = summary["accuracy"][model]
         named = {} if len(models) == 1 else {MODEL: model}
         words = [text if k == ARM else f"{k}={text}" for k, text in (case.columns | named).items()]
         # What a summary tells of gates and retrieval is of its first model.
@@ -62,10 +64,10 @@ def _rows(outcome: RunOutcome, models: Sequence[str]) -> list[Row]:
         row: Row = {
             "arm": " ".join(words) or model,
             "keys": values_of(case.keys) | named,
-            "mean": found["accuracy"],
-            "worst": found["accuracy"],
-            "tasks": {summary["task"]: found["accuracy"]},
-            "loss": found["loss"],
+            "mean": right,
+            "worst": right,
+            "tasks": {summary["task"]: right},
+            "loss": found["loss"] if "loss" in found else found["test_loss"],
             "share": told["gates"].get("mean"),
             "retrieval": _retrieval(told["retrieval"]),
             "parameters": found["parameters"],
