@@ -58,11 +58,15 @@ def test_every_setting_has_a_type_what_is_allowed_and_a_sentence(kind):
         assert "any value" not in facts.type, facts.key
 
 
+OFF = ("train.early_stop.", "task.hub.", "task.tokenizer.", "task.arithmetic.")
+"""Blocks that are null by default: what their keys are holds once they are given."""
+
+
 @pytest.mark.parametrize("kind", sorted(KINDS))
 def test_every_default_told_is_the_one_that_holds(kind):
     config = KINDS[kind]().model_dump(mode="json")
     for facts in settings_of(kind):
-        if "<" in facts.key or facts.key.startswith("train.early_stop."):
+        if "<" in facts.key or facts.key.startswith(OFF):
             continue
         value = config
         for part in facts.key.split("."):
@@ -75,6 +79,7 @@ def test_settings_by_key_block_and_free_key(atlas):
     assert [(row["kind"], row["default"]) for row in rows] == [
         ("federation", FederationConfig().train.lr),
         ("memory", 0.003),
+        ("grokking", 0.01),
     ]
     rows = json.loads(atlas("settings", "train", "--kind", "memory", "--json")[1])
     assert {row["kind"] for row in rows} == {"memory"}

@@ -8,6 +8,7 @@ import pytest
 from pydantic import BaseModel
 
 from atlas.config.federation import FederationConfig
+from atlas.config.grokking import GrokkingConfig
 from atlas.config.memory import MemoryConfig
 from atlas.config.plan import PROFILES, DeviceSettings
 
@@ -36,6 +37,12 @@ def test_every_setting_has_a_row(key):
 @pytest.mark.parametrize("key", sorted(set(keys_of(MemoryConfig)) - OWN_SECTION))
 def test_every_setting_of_a_memory_run_has_a_row(key):
     rows = PAGE.partition("## Memory runs")[2]
+    assert f"`{key}`" in rows
+
+
+@pytest.mark.parametrize("key", sorted(set(keys_of(GrokkingConfig)) - OWN_SECTION))
+def test_every_setting_of_a_grokking_run_has_a_row(key):
+    rows = PAGE.partition("## Grokking runs")[2]
     assert f"`{key}`" in rows
 
 

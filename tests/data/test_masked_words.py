@@ -7,7 +7,7 @@ import torch
 from atlas.data.arithmetic import ArithmeticTask
 from atlas.data.episodes import EpisodeStreams
 from atlas.data.masked_words import NO_WORD, commonest_share, mask_words, whole_words
-from atlas.data.sums import Sums, TextAndSums, symbols
+from atlas.data.sums import SumLines, TextAndSums, symbols
 from atlas.data.text import TextLines, TextPart, TokenText
 from atlas.memory.training.episode_batches import ARITHMETIC, WORDS
 from atlas.memory.training.losses import IGNORED
@@ -38,7 +38,7 @@ TEXT = TokenText(
 
 def streams(share=0.5, **changes):
     own = {
-        "text": TEXT, "sums": Sums(TASK, TOKENS, MASK, 23), "share": share, "length": 23,
+        "text": TEXT, "sums": SumLines(TASK, TOKENS, MASK, 23), "share": share, "length": 23,
         "batches": 6, "masked": 0.3, "mask": MASK, "seed": 0,
     }  # fmt: skip
     return EpisodeStreams(**{**own, **changes})
@@ -131,7 +131,7 @@ def test_held_out_sums_are_never_trained_on_and_those_asked_are_never_stored():
 
 
 def test_sums_are_right():
-    rows = Sums(TASK, TOKENS, MASK, 23).encode(TASK.training()) - FIRST_SYMBOL
+    rows = SumLines(TASK, TOKENS, MASK, 23).encode(TASK.training()) - FIRST_SYMBOL
     _, signs, _, equals, _ = rows.unbind(1)
     assert set(signs.tolist()) == {7, 10} and set(equals.tolist()) == {11}
     for left, sign, right, _, found in rows.tolist():
@@ -147,7 +147,7 @@ def test_the_commonest_word_is_found_by_its_tokens():
 
 def test_text_and_sums_of_next_tokens():
     lines = TextLines(TEXT, 23, 0)
-    sums = Sums(TASK, TOKENS, MASK, 23)
+    sums = SumLines(TASK, TOKENS, MASK, 23)
     both = TextAndSums(lines, sums, 0.5)
     sizes = [both.training(step, 4).ids.shape[1] for step in range(60)]
     assert 15 < sizes.count(20) < 45 and set(sizes) == {20, 23}

@@ -14,7 +14,8 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from atlas.backbones.blocks import Config, is_transposed
-from atlas.backbones.model_card import card_facts, write_card
+from atlas.backbones.card_parts import card_facts
+from atlas.backbones.model_card import write_card
 from atlas.backbones.peft_folder import (
     CONFIG,
     MARKER,

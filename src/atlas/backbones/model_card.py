@@ -6,10 +6,10 @@ folder: where the base model lies is in adapter_config.json, where loaders look 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from pathlib import Path, PurePosixPath, PureWindowsPath
+from collections.abc import Mapping
 from typing import Literal
 
+from atlas.backbones.card_parts import card_facts, card_table
 from atlas.backbones.quantised import linears_outside
 from atlas.backbones.transformer import TransformerBackbone
 from atlas.federation.clients import Task
@@ -95,8 +95,8 @@ def write_card(
             "",
             "A low-rank adapter trained with Atlas. The base model is not part of this folder.",
             "",
-            *_table(rows),
-            *(["", "## Results", "", *_table(facts)] if facts else []),
+            *card_table(rows),
+            *(["", "## Results", "", *card_table(facts)] if facts else []),
             "",
             "## How to ask it",
             "",
@@ -169,38 +169,3 @@ def _quant_config(backbone: TransformerBackbone) -> str:
         f"bnb_4bit_compute_dtype={backbone.dtype}, "
         f"llm_int8_skip_modules={linears_outside(backbone)!r})"
     )
-
-
-def card_facts(card: Mapping[str, object]) -> dict[str, str]:
-    """What a card lists, as names and texts without any path of this machine."""
-    return dict(_facts(card))
-
-
-def _facts(values: Mapping[str, object], before: str = "") -> Iterator[tuple[str, str]]:
-    for key, value in values.items():
-        name = f"{before}{key}"
-        if isinstance(value, Mapping):
-            yield from _facts(value, f"{name}: ")
-        else:
-            yield name, _shown(value)
-
-
-def _shown(value: object) -> str:
-    """A value as text; of a path only its name, since the rest belongs to one machine."""
-    if isinstance(value, float):
-        return f"{value:.4g}"
-    if isinstance(value, list | tuple):
-        return ", ".join(_shown(entry) for entry in value)
-    text = str(value)
-    for path in (PurePosixPath(text), PureWindowsPath(text)):
-        if isinstance(value, Path) or path.is_absolute():
-            return path.name
-    return text
-
-
-def _table(rows: Mapping[str, str]) -> list[str]:
-    def cell(text: str) -> str:
-        return " ".join(text.split()).replace("|", "\\|")
-
-    lines = [f"| {cell(key)} | {cell(value)} |" for key, value in rows.items()]
-    return ["| | |", "|---|---|", *lines]

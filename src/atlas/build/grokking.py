@@ -52,7 +52,7 @@ def build_grokking(config: GrokkingConfig) -> GrokkingRun:
     device, own = find_device(config.device), config.task
     task = ArithmeticTask(own.modulus, tuple(own.operations), own.fraction, config.seed)
     learned, held_out = task.training().to(device), task.held_out().to(device)
-    learners = {}
+    learners: dict[str, ArithmeticTrainer] = {}
     for arm in config.arms:
         model = MODELS[config.model.kind](
             own.modulus, config.model.width, len(OPERATIONS), config.seed

@@ -17,7 +17,7 @@ from atlas.config.memory_task import SequenceSettings, TokenizerSettings
 from atlas.data.arithmetic import ArithmeticTask
 from atlas.data.episodes import EpisodeStreams
 from atlas.data.recall import RecallLines, RecallTask
-from atlas.data.sums import Sums, TextAndSums, symbols
+from atlas.data.sums import SumLines, TextAndSums, symbols
 from atlas.data.text import TextLines, TextPart, TokenText
 from atlas.data.text_source import read_text, split_text
 
@@ -70,7 +70,7 @@ class Reading:
 
     sequences: Sequences
     text: TextLines | None = None
-    sums: Sums | None = None
+    sums: SumLines | None = None
     tokens: TextTokens | None = None
 
 
@@ -98,21 +98,22 @@ def build_reading(config: MemoryConfig) -> Reading:
 
 def build_tokens(settings: TokenizerSettings, text: str, arithmetic: list[str]) -> TextTokens:
     """The tokenizer of a run, with all its special tokens."""
-    makers = {
-        "bytes": byte_tokens,
-        "trained": lambda: train_tokens(text, settings.size or TOKENIZER_SIZE),
-        "folder": lambda: folder_tokens(settings.folder) if settings.folder else byte_tokens(),
-    }
-    return with_special_tokens(makers[settings.kind](), arithmetic)
+    if settings.kind == "trained":
+        tokenizer = train_tokens(text, settings.size or TOKENIZER_SIZE)
+    elif settings.folder is not None:
+        tokenizer = folder_tokens(settings.folder)
+    else:
+        tokenizer = byte_tokens()
+    return with_special_tokens(tokenizer, arithmetic)
 
 
-def build_sums(task: SequenceSettings, tokens: TextTokens, seed: int) -> Sums | None:
+def build_sums(task: SequenceSettings, tokens: TextTokens, seed: int) -> SumLines | None:
     """The sums of a task; None where it has none."""
     own = task.arithmetic
     if own is None:
         return None
     asked = ArithmeticTask(own.modulus, tuple(own.operations), own.fraction, seed)
-    return Sums(asked, tokens.arithmetic, tokens.mask, task.length)
+    return SumLines(asked, tokens.arithmetic, tokens.mask, task.length)
 
 
 def _part(tokens: TextTokens, piece: str) -> TextPart:
@@ -125,7 +126,7 @@ def _lines(config: MemoryConfig, text: TokenText) -> TextLines:
 
 
 def _sequences(
-    config: MemoryConfig, text: TokenText, sums: Sums | None, tokens: TextTokens
+    config: MemoryConfig, text: TokenText, sums: SumLines | None, tokens: TextTokens
 ) -> Sequences:
     own = config.task.arithmetic
     share = 0.0 if own is None else own.share

@@ -42,7 +42,7 @@ class HubTextSettings(Settings):
     field: Annotated[str, Field(min_length=1)] = Field("text", description="where its text is")
 
 
-class ArithmeticSettings(Settings):
+class SumSettings(Settings):
     """Sums between the texts: a o b = c modulo a prime, every residue one token."""
 
     share: Share = Field(0.5, description="share of batches that are sums; 1: nothing else")
@@ -80,7 +80,7 @@ class SequenceSettings(Settings):
         None, description="text: of a generated text or of the hub's stream; default: 1,000,000"
     )
     tokenizer: TokenizerSettings | None = Field(None, description="text: default: bytes")
-    arithmetic: ArithmeticSettings | None = Field(
+    arithmetic: SumSettings | None = Field(
         None, description="text: sums between the texts; null: none"
     )
     test: Positive = Field(512, description="sequences of validation and test")

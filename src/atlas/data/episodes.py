@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 
 from atlas.data.masked_words import NO_WORD, commonest_share, mask_words, whole_words
-from atlas.data.sums import Sums
+from atlas.data.sums import SumLines
 from atlas.data.text import TextLines, TokenText
 from atlas.memory.training.episode_batches import WORDS, Episode, EpisodeBatch
 from atlas.memory.training.loop import Lines
@@ -37,7 +37,7 @@ class EpisodeStreams:
     """
 
     text: TokenText
-    sums: Sums | None
+    sums: SumLines | None
     share: float
     length: int
     batches: int

@@ -14,10 +14,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from atlas.data.arithmetic import OPERATIONS, SIGNS, ArithmeticTask, Equations
+from atlas.data.arithmetic import OPERATIONS, SIGNS, ArithmeticTask
 from atlas.data.text import TextLines
 from atlas.errors import InputError
 from atlas.memory.training.episode_batches import ARITHMETIC, EpisodeBatch
+from atlas.memory.training.grokking.equations import Equations
 from atlas.memory.training.loop import Lines
 from atlas.memory.training.losses import IGNORED
 from atlas.runs.seeds import generator
@@ -34,7 +35,7 @@ def symbols(modulus: int) -> list[str]:
 
 
 @dataclass(frozen=True)
-class Sums:
+class SumLines:
     """Equations as sequences.
 
     Attributes:
@@ -128,7 +129,7 @@ class TextAndSums:
     """
 
     lines: TextLines
-    sums: Sums
+    sums: SumLines
     share: float
 
     @property

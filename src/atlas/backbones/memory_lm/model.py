@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from operator import setitem
+from pathlib import Path
 from typing import Any, cast
 
 import torch
@@ -17,7 +18,9 @@ from transformers.utils.generic import can_return_tuple
 from transformers.utils.output_capturing import capture_outputs
 
 from atlas.backbones.memory_lm.cache import AtlasCache, read_padding
+from atlas.backbones.memory_lm.card import memory_card, put_card
 from atlas.backbones.memory_lm.config import AtlasConfig
+from atlas.errors import InputError
 from atlas.memory.layer.branch import CausalConvolution, MemoryBranch
 from atlas.memory.layer.continuum import ContinuumLevel
 from atlas.memory.layer.gates import Floors, Gate, GateMode, ReadMode
@@ -96,6 +99,8 @@ class AtlasPreTrainedModel(PreTrainedModel):  # type: ignore[misc]
     _no_split_modules = ["AtlasBlock"]
     _skip_keys_device_placement = ["past_key_values"]
     _can_record_outputs = {"hidden_states": AtlasBlock}
+    # What is read cannot be unread: the library then refuses assisted decoding.
+    _is_stateful = True
 
     @classmethod
     def from_pretrained(cls, *args: Any, **settings: Any) -> Any:  # noqa: ANN401 - the library's
@@ -103,12 +108,30 @@ class AtlasPreTrainedModel(PreTrainedModel):  # type: ignore[misc]
 
         The library maps them from the file, where they begin at any byte. On some processors matrix
         products then round otherwise than those of the model that was saved.
+
+        Raises:
+            InputError: A GGUF file is to be read; that format has no place for a memory.
         """
+        if settings.get("gguf_file") is not None:
+            raise InputError(
+                f"gguf_file: {settings['gguf_file']}; allowed: none, as GGUF has no place for a "
+                "memory that learns; a folder of safetensors is read"
+            )
         loaded = super().from_pretrained(*args, **settings)
         model = loaded[0] if isinstance(loaded, tuple) else loaded
         for weights in (*model.parameters(), *model.buffers()):
             weights.data = weights.data.clone()
         return loaded
+
+    def save_pretrained(self, save_directory: str | Path, *args: Any, **settings: Any) -> None:  # noqa: ANN401
+        """As in the library, with a model card beside the weights."""
+        super().save_pretrained(save_directory, *args, **settings)
+        if settings.get("is_main_process", True) and Path(save_directory).is_dir():
+            put_card(Path(save_directory), self.card({}))
+
+    def card(self, facts: Mapping[str, object]) -> str:
+        """The text of its model card, with results to list."""
+        return memory_card(self.config, type(self).__name__, self.num_parameters(), facts)
 
     def set_chunks(self, stage: Stage) -> None:
         """Go on with the chunks of a stage (see `atlas.memory.layer.settings`); no weight changes.
@@ -184,6 +207,11 @@ class AtlasModel(AtlasPreTrainedModel):
             raise ValueError("give either input_ids or inputs_embeds")
         hidden = self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds
         cache = AtlasCache() if past_key_values is None else past_key_values
+        if not isinstance(cache, AtlasCache):
+            raise InputError(
+                f"past_key_values: a {type(cache).__name__}; allowed: an AtlasCache, as a cache of "
+                "keys and values has no place for a memory"
+            )
         padding = read_padding(attention_mask, hidden.shape[1])
         padding.check(self.config.padding_before, cache)
         floors = self.config.floors() if floors is None else floors

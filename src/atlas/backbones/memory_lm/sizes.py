@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import torch
 
+from atlas.backbones.memory_lm.card import put_card
 from atlas.backbones.memory_lm.config import AtlasConfig
 from atlas.backbones.memory_lm.heads import AtlasForCausalLM
 from atlas.backbones.memory_lm.model import AtlasBlock
@@ -42,30 +44,6 @@ def omega_300m() -> AtlasConfig:
     )
 
 
-CARD = """---
-library_name: transformers
-tags: [atlas, memory]
----
-
-# An Atlas language model
-
-- blocks: {config.num_hidden_layers} of width {config.hidden_size}
-- attention: the last {config.attention_window} tokens
-- memory that learns while it reads: `{config.placement}` (`none`: attention alone)
-- vocabulary: {config.vocab_size}
-
-transformers knows these classes only after Atlas is imported; without the first line it says that
-it does not recognise this architecture and advises an upgrade, which does not help.
-
-```python
-import atlas.backbones.memory_lm  # registers the classes
-
-from transformers import AutoModelForCausalLM
-
-model = AutoModelForCausalLM.from_pretrained("this folder")
-```
-"""
-
 SIZES = {"small": small, "omega-300m": omega_300m}
 
 
@@ -83,12 +61,17 @@ def _block_size(config: AtlasConfig) -> int:
         return sum(parameter.numel() for parameter in AtlasBlock(config).parameters())
 
 
-def save_model(model: AtlasForCausalLM, place: Path) -> None:
+def save_model(
+    model: AtlasForCausalLM, place: Path, facts: Mapping[str, object] | None = None
+) -> None:
     """Write a folder that `from_pretrained` reads, without the library's progress bars.
 
-    Its model card says what the library's own error does not: these classes are known to it only
-    once Atlas is imported.
+    Args:
+        model: Any.
+        place: The folder.
+        facts: Results for its model card; mappings may be nested.
     """
     with quiet_library():
         model.save_pretrained(place)
-    (place / "README.md").write_text(CARD.format(config=model.config), encoding="utf-8")
+    if facts:
+        put_card(place, model.card(facts))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
@@ -10,6 +11,7 @@ from typing import Any
 from atlas.build.grokking import GrokkingRun, build_grokking
 from atlas.config.grokking import GrokkingConfig
 from atlas.errors import InputError
+from atlas.jobs.arms import arm_tensors, of_arm, run_steps
 from atlas.jobs.grokking.series import Series
 from atlas.jobs.grokking.summary import save_weights, summarise
 from atlas.jobs.runner import Snapshot
@@ -81,14 +83,15 @@ class GrokkingJob:
 
     def run_rounds(self, observe: Observe, after_round: Callable[[], bool]) -> bool:
         """The rounds that are left."""
-        while self.steps < self.run.config.train.steps:
-            self._make_round(observe)
-            if not after_round():
-                break
-        return self.steps >= self.run.config.train.steps
+        last = self.run.config.train.steps
+        return run_steps(self, last, lambda: self._make_round(observe), after_round)
 
     def _make_round(self, observe: Observe) -> None:
-        """Some steps of every arm, measured on the way."""
+        """Some steps of every arm, measured on the way.
+
+        Raises:
+            RuntimeError: A loss is not finite; rounds saved before are kept.
+        """
         own, number = self.run.config.train, self.round + 1
         last = min(self.steps + own.round_steps, own.steps)
         began = time.perf_counter()
@@ -97,6 +100,8 @@ class GrokkingJob:
             for step in range(self.steps, last):
                 watched = (step + 1) % own.observe_every == 0
                 made = learner.step(step, watched=watched)
+                if not math.isfinite(made.loss):
+                    raise RuntimeError(self._stopped(arm, step + 1, made.loss))
                 if self.progress is not None:
                     self.progress(arm, step + 1 - self.steps, last - self.steps)
                 if watched:
@@ -117,6 +122,11 @@ class GrokkingJob:
             },
         )
 
+    def _stopped(self, arm: str, step: int, loss: float) -> str:
+        """What is said where a loss is no number any more."""
+        kept = f"round {self.round} is kept" if self.round else "nothing was saved before"
+        return f"{arm}: the loss is {loss} at step {step}; {kept}; a lower train.lr may help"
+
     def _look(
         self, arm: str, number: int, step: int, made: ArithmeticStep, observe: Observe
     ) -> None:
@@ -130,12 +140,8 @@ class GrokkingJob:
     def snapshot(self, seconds: float) -> Snapshot:
         """Weights and moments of every arm, and what was measured of it."""
         del seconds  # those of training, arm by arm, are what is told
-        tensors = {
-            f"{arm}|{name}": value
-            for arm, learner in self.run.learners.items()
-            for name, value in learner.tensors().items()
-        }
-        tensors |= {f"{arm}|series": series.tensor() for arm, series in self.series.items()}
+        series = {f"{arm}|series": series.tensor() for arm, series in self.series.items()}
+        tensors = arm_tensors(self.run.learners) | series
         return Snapshot(tensors, {"steps": self.steps, "seconds": self.seconds})
 
     def restore(self, folder: RunFolder, saved: Checkpoint) -> float:
@@ -144,11 +150,7 @@ class GrokkingJob:
         meta: Any = saved.meta
         try:
             for arm, learner in self.run.learners.items():
-                own = {
-                    name.removeprefix(f"{arm}|"): saved.tensors[name]
-                    for name in saved.tensors
-                    if name.startswith(f"{arm}|")
-                }
+                own = of_arm(saved, arm)
                 self.series[arm] = Series.of(own.pop("series"))
                 learner.load(own)
             self.seconds = {arm: float(meta["seconds"][arm]) for arm in self.run.learners}

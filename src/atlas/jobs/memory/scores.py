@@ -10,10 +10,10 @@ import numpy as np
 import torch
 
 from atlas.build.memory import MemoryRun
-from atlas.data.arithmetic import Equations
 from atlas.memory.training.episode_batches import ARITHMETIC, WORDS
+from atlas.memory.training.grokking.equations import Equations
 from atlas.memory.training.loop import MemoryTrainer
-from atlas.memory.training.retrieval import EMPTIED, OTHER, OWN, Answers, Retrieval, ask
+from atlas.memory.training.retrieval import EMPTIED, OTHER, OWN, JudgedAnswers, Retrieval, ask
 from atlas.ops.paired_answers import mcnemar, resampled_interval
 from atlas.runs.seeds import generator
 
@@ -142,7 +142,7 @@ def causal_table(retrieval: Retrieval, task: str, seed: int) -> dict[str, Any] |
     return found
 
 
-def _against(own: Answers, other: Answers, seed: int, *address: str) -> dict[str, Any]:
+def _against(own: JudgedAnswers, other: JudgedAnswers, seed: int, *address: str) -> dict[str, Any]:
     gaps = own.right.astype(np.float64) - other.right
     draw = generator(seed, "retrieval", *address)
     interval = resampled_interval(gaps, own.stream, draw) if len(gaps) else (0.0, 0.0)

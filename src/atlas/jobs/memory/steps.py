@@ -8,12 +8,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-import torch
-
 from atlas.backbones.memory_lm.sizes import save_model
 from atlas.build.memory import MemoryRun, build_memory
 from atlas.config.memory import MemoryConfig
 from atlas.errors import InputError
+from atlas.jobs.arms import arm_tensors, of_arm, run_steps
 from atlas.jobs.memory.progress import ArmProgress, wave_figures
 from atlas.jobs.memory.scores import ArmScore, measure
 from atlas.jobs.memory.summary import summarise
@@ -93,11 +92,8 @@ class MemoryJob:
 
     def run_rounds(self, observe: Observe, after_round: Callable[[], bool]) -> bool:
         """The rounds that are left."""
-        while self.steps < self.run.config.train.steps:
-            self._make_round(observe)
-            if not after_round():
-                break
-        return self.steps >= self.run.config.train.steps
+        steps = self.run.config.train.steps
+        return run_steps(self, steps, lambda: self._make_round(observe), after_round)
 
     def _make_round(self, observe: Observe) -> None:
         """Some steps of every arm, on the same sequences, and how well each does after them."""
@@ -195,11 +191,7 @@ class MemoryJob:
     def snapshot(self, seconds: float) -> Snapshot:
         """Weights and moments of every arm, and what is remembered of it."""
         del seconds  # those of training, arm by arm, are what a memory run tells
-        tensors = {
-            f"{arm}|{name}": value
-            for arm, learner in self.run.learners.items()
-            for name, value in learner.tensors().items()
-        }
+        tensors = arm_tensors(self.run.learners)
         arms = {arm: own.plain() for arm, own in self.arms.items()}
         return Snapshot(tensors, {"steps": self.steps, "seconds": self.seconds, "arms": arms})
 
@@ -208,7 +200,7 @@ class MemoryJob:
         meta: Any = saved.meta
         try:
             for arm, learner in self.run.learners.items():
-                learner.load(_of_arm(saved, arm))
+                learner.load(of_arm(saved, arm))
                 alerts = self.run.config.train.alerts
                 self.arms[arm] = ArmProgress.load(meta["arms"][arm], alerts)
             self.seconds = {arm: float(meta["seconds"][arm]) for arm in self.run.learners}
@@ -250,9 +242,3 @@ def _by_figure(scores: dict[str, ArmScore]) -> dict[str, dict[str, float]]:
         name: {arm: own.figures[name] for arm, own in scores.items() if name in own.figures}
         for name in names
     }
-
-
-def _of_arm(saved: Checkpoint, arm: str) -> dict[str, torch.Tensor]:
-    start = f"{arm}|"
-    own = [name for name in saved.tensors if name.startswith(start)]
-    return {name.removeprefix(start): saved.tensors[name] for name in own}

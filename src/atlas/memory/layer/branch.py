@@ -168,7 +168,9 @@ class MemoryBranch(nn.Module):
         starts, memories = self._local_starts(), LevelsState(state.memory, state.local)
         if mode.gates is GateMode.RETRIEVAL:
             tokens = tokens._replace(alpha=tokens.alpha * 0, theta=tokens.theta * 0)
-            memories = LevelsState(at_rest(state.memory), tuple(map(at_rest, state.local)))
+            memories = LevelsState(
+                at_rest(memories.shared), tuple(at_rest(own) for own in memories.local)
+            )
         if self.settings.memory_gradient == "detached":
             tokens = tokens.each(lambda part: part.detach())._replace(queries=tokens.queries)
             starts = tuple(own.detach() for own in starts)

@@ -23,7 +23,7 @@ from atlas.memory.rules.rule import Tokens
 from atlas.memory.rules.state import MemoryState, initial_state
 
 RuleState = MemoryState | VariantState
-AnyState = TypeVar("AnyState", MemoryState, VariantState)
+AnyState = TypeVar("AnyState", bound=MemoryState | VariantState)
 
 
 def begin(weights: MemoryWeights, rule: Rule) -> RuleState:

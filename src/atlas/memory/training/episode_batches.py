@@ -35,8 +35,16 @@ class EpisodeBatch(NamedTuple):
 
     def to(self, device: torch.device) -> EpisodeBatch:
         """The same on a device."""
-        lines = self.storage.to(device), self.retrieval.to(device)
-        return EpisodeBatch(self.task, *lines, self.questions.to(device))
+        storage, retrieval = self.storage.to(device), self.retrieval.to(device)
+        return EpisodeBatch(self.task, storage, retrieval, self.questions.to(device))
+
+    def rows(self, begin: int, end: int) -> EpisodeBatch:
+        """Some of its streams."""
+        storage, retrieval = (
+            Lines(own.ids[begin:end], own.targets[begin:end])
+            for own in (self.storage, self.retrieval)
+        )
+        return EpisodeBatch(self.task, storage, retrieval, self.questions[begin:end])
 
     def part(self, ranks: Ranks) -> EpisodeBatch:
         """This process's streams."""

@@ -273,5 +273,5 @@ def _close(losses: list[Tensor], left: Sequence[tuple[Tensor, Tensor]] = ()) -> 
     """Gradients of some batches of storage, and of the memory they left; they are done with."""
     roots = [*losses, *(own for own, _ in left)]
     if roots:
-        torch.autograd.backward(roots, [None] * len(losses) + [grad for _, grad in left])  # type: ignore[arg-type]
+        torch.autograd.backward(roots, [None] * len(losses) + [grad for _, grad in left])
     losses.clear()

@@ -18,14 +18,13 @@ from atlas.memory.layer.gates import Floors, GateMode
 from atlas.memory.layer.state import rows_of
 from atlas.memory.training.episode_batches import Episode, EpisodeBatch, States
 from atlas.memory.training.episodes import EpisodeReader
-from atlas.memory.training.loop import Lines
 from atlas.memory.training.losses import IGNORED, token_loss
 
 OWN, EMPTIED, OTHER = "own", "emptied", "other"
 
 
-class Answers(NamedTuple):
-    """Answers to the questions of one task.
+class JudgedAnswers(NamedTuple):
+    """JudgedAnswers to the questions of one task.
 
     Attributes:
         right: Whether all tokens of each were [N].
@@ -50,7 +49,7 @@ class Retrieval(NamedTuple):
         memory: What the memory did in retrieval.
     """
 
-    answers: dict[str, dict[str, Answers]]
+    answers: dict[str, dict[str, JudgedAnswers]]
     loss: float
     memory: dict[str, float]
 
@@ -83,10 +82,10 @@ def ask(
         rows: Streams that are read at a time, at least two.
         memories: Which of MEMORIES the questions are asked with, OWN among them.
     """
-    found: dict[str, dict[str, list[Answers]]] = {name: {} for name in memories}
+    found: dict[str, dict[str, list[JudgedAnswers]]] = {name: {} for name in memories}
     loss, masks, seen = 0.0, 0, dict[str, float]()
     for begin, end in _groups(len(episode[0].questions), rows):
-        some = [_rows(batch, begin, end) for batch in episode]
+        some = [batch.rows(begin, end) for batch in episode]
         before, left = _fill(reader, model, some, floors)
         seen = reader.look(model, some[-1], (before, left), floors)
         for name in memories:
@@ -106,7 +105,7 @@ def ask(
     return Retrieval(answers_of, loss / max(1, masks), seen)
 
 
-def judge(logits: Tensor, batch: EpisodeBatch, first: int = 0) -> Answers:
+def judge(logits: Tensor, batch: EpisodeBatch, first: int = 0) -> JudgedAnswers:
     """A question is right when all its tokens are.
 
     Args:
@@ -118,11 +117,11 @@ def judge(logits: Tensor, batch: EpisodeBatch, first: int = 0) -> Answers:
     asked = batch.questions[masks]
     right = (logits.argmax(-1) == batch.retrieval.targets)[masks]
     streams = torch.nonzero(masks)[:, 0] + first
-    numbers, place = asked.unique(return_inverse=True)
+    numbers, place = torch.unique(asked, return_inverse=True)
     every = torch.ones(len(numbers), dtype=torch.long, device=right.device)
     every.scatter_reduce_(0, place, right.long(), "amin")
     own = torch.zeros_like(every).scatter_(0, place, streams)
-    return Answers(every.bool().cpu().numpy(), own.cpu().numpy())
+    return JudgedAnswers(every.bool().cpu().numpy(), own.cpu().numpy())
 
 
 def _fill(
@@ -152,13 +151,5 @@ def _groups(count: int, rows: int) -> list[tuple[int, int]]:
     return list(zip(edges[:-1], edges[1:], strict=True))
 
 
-def _rows(batch: EpisodeBatch, begin: int, end: int) -> EpisodeBatch:
-    storage, retrieval = (
-        Lines(lines.ids[begin:end], lines.targets[begin:end])
-        for lines in (batch.storage, batch.retrieval)
-    )
-    return EpisodeBatch(batch.task, storage, retrieval, batch.questions[begin:end])
-
-
-def _joined(parts: list[Answers]) -> Answers:
-    return Answers(*(np.concatenate(own) for own in zip(*parts, strict=True)))
+def _joined(parts: list[JudgedAnswers]) -> JudgedAnswers:
+    return JudgedAnswers(*(np.concatenate(own) for own in zip(*parts, strict=True)))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,6 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
+from atlas.memory.training.grokking.phase import find_phases
 from atlas.report.figures.drawing import DPI, PALETTE, Events, new_figure, quiet
 from atlas.runs.events import read_events
 from atlas.runs.folder import RunFolder, read_summary
@@ -22,7 +23,7 @@ PHASE_COLOURS = {
     "grokking": "#bbf7d0",
 }
 """Light: lines are drawn over them."""
-SMALLEST = 1e-6
+SMALLEST = 1e-9
 """Losses below are drawn there, so that the axis shows what matters."""
 Points = Sequence[Mapping[str, Any]]
 
@@ -70,7 +71,7 @@ def plot_learning(measured: Mapping[str, Points], summary: Mapping[str, Any]) ->
         quiet(accuracy)
         quiet(loss)
     figure.suptitle(f"{summary['task']}: learning by heart, and understanding")
-    _legend(figure, grid[0][0], [p for points in measured.values() for p in points])
+    _legend(figure, grid[0][0], _phases(measured))
     return figure
 
 
@@ -88,7 +89,9 @@ def plot_spectra(measured: Mapping[str, Points], summary: Mapping[str, Any]) -> 
             arm: np.array([point["spectra"][operation] for point in points]).T
             for arm, points in measured.items()
         }
-        top = 100 * max(float(table.max()) for table in tables.values())
+        table = next(iter(tables.values()))
+        # Not below three even shares: what is nearly even must look so.
+        top = 100 * max(3 / len(table), *(float(table.max()) for table in tables.values()))
         for column, (arm, points) in enumerate(measured.items()):
             axes = grid[row][column]
             steps = [point["step"] for point in points]
@@ -158,13 +161,13 @@ def plot_waves(measured: Mapping[str, Points], summary: Mapping[str, Any]) -> Fi
                 _line(axes, points, key, name, PALETTE[place])
             axes.set_title(f"{arm}: {title}")
             quiet(axes)
-        losses.set_ylim(bottom=0)
-        waves.set_ylim(-0.03, 1.03)
         weights.set_xlabel("step")
+    grid[0][0].set_ylim(bottom=0)  # the axes of a row are one, and are scaled by all its lines
+    grid[1][0].set_ylim(-0.03, 1.03)
     for row in range(3):
         grid[row][-1].legend(loc="upper left", bbox_to_anchor=(1.01, 1), frameon=False, fontsize=8)
     figure.suptitle(f"{summary['task']}: what the answers owe to the key waves")
-    _bands_legend(figure, [p for points in measured.values() for p in points])
+    _bands_legend(figure, _phases(measured))
     return figure
 
 
@@ -209,16 +212,22 @@ def _bands(axes: Axes, points: Points) -> None:
 
 
 def phase_spans(points: Points) -> list[tuple[int, int, str]]:
-    """From step, to step, phase: as the run told them while it went on."""
-    spans: list[tuple[int, int, str]] = []
-    start = 0
-    for place, point in enumerate(points):
-        phase = point["grokking_phase"]
-        last = place + 1 == len(points)
-        if last or points[place + 1]["grokking_phase"] != phase:
-            spans.append((start, point["step"], phase))
-            start = point["step"]
-    return spans
+    """From step, to step, phase: as the whole series has them."""
+    steps = [point["step"] for point in points]
+    measures = ("fourier_concentration", "test_accuracy")
+    fourier, accuracy = ([_number(point[key]) for point in points] for key in measures)
+    starts = find_phases(steps, fourier, accuracy)
+    ends = [start.step for start in starts[1:]] + steps[-1:]
+    return [(start.step, end, start.name) for start, end in zip(starts, ends, strict=True)]
+
+
+def _number(value: float | None) -> float:
+    """What was not finite meets no threshold."""
+    return -math.inf if value is None else value
+
+
+def _phases(measured: Mapping[str, Points]) -> set[str]:
+    return {phase for points in measured.values() for _, _, phase in phase_spans(points)}
 
 
 def _beside(axes: Axes, step: int, height: float, text: str, points: Points) -> None:
@@ -236,23 +245,22 @@ def _beside(axes: Axes, step: int, height: float, text: str, points: Points) -> 
     )
 
 
-def _legend(figure: Figure, axes: Axes, points: Points) -> None:
+def _legend(figure: Figure, axes: Axes, phases: Collection[str]) -> None:
     """Lines and phases, below everything: nothing is hidden."""
     handles, names = axes.get_legend_handles_labels()
-    _bands_legend(figure, points, handles, names)
+    _bands_legend(figure, phases, handles, names)
 
 
 def _bands_legend(
     figure: Figure,
-    points: Points,
+    phases: Collection[str],
     handles: Sequence[Any] = (),
     names: Sequence[str] = (),
 ) -> None:
-    seen = {point["grokking_phase"] for point in points}
     patches = [
         Patch(color=colour, label=f"phase: {phase}")
         for phase, colour in PHASE_COLOURS.items()
-        if phase in seen
+        if phase in phases
     ]
     labels = [*names, *(str(patch.get_label()) for patch in patches)]
     figure.legend(

@@ -51,8 +51,9 @@ def plot_training(events: Events, summary: Mapping[str, Any]) -> Figure:
     grid[0][0].set_ylim(bottom=0)
     _legend(grid[0][0])
     _draw(grid[0][1], losses(events), "training loss")
-    grid[0][1].set_yscale("log")
-    if episodes:
+    if not episodes:
+        grid[0][1].set_yscale("log")
+    else:
         _draw(grid[1][0], losses(events, "storage_loss"), "storage: loss of the next token")
         _draw(grid[1][1], losses(events, "retrieval_loss"), "retrieval: loss at masks")
     return figure
@@ -63,10 +64,10 @@ def plot_layers(events: Events, arm: str) -> Figure:
     figure = new_figure(11, 7)
     (share, gates), (norms, entries) = figure.subplots(2, 2)
     layers = by_layer(events, arm, "gate.mix.mean")
-    _draw(share, layers, f"share of the memory in {arm}, by layer")
-    for place, points in enumerate(by_layer(events, arm, "gate.mix.storage.mean").values()):
-        colour = PALETTE[place % len(PALETTE)]
-        label = "in storage" if place == 0 else None
+    _draw(share, layers, f"arm {arm}: the memory's share in the output")
+    stored = by_layer(events, arm, "gate.mix.storage.mean")
+    for place, (layer, points) in enumerate(stored.items()):
+        colour, label = PALETTE[place % len(PALETTE)], f"{layer} in storage"
         share.plot(list(points), list(points.values()), color=colour, alpha=0.4, label=label)
     floor = {e["step"]: e["gate_floor"] for e in _trained(events, arm) if "gate_floor" in e}
     if floor:
@@ -102,7 +103,7 @@ def plot_sums(events: Events, summary: Mapping[str, Any], arm: str) -> Figure:
         points = accuracies(events, name).get(arm)
         if points:
             lines[words] = points
-    _draw(known, lines, f"sums right in {arm}, %")
+    _draw(known, lines, f"arm {arm}: sums right, %")
     known.set_ylim(-2, 102)
     figures = {"concentration": "fourier_concentration", "circle, R squared": "circular_fit"}
     shares = {

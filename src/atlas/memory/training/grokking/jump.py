@@ -21,6 +21,8 @@ LEAST = 80
 """Points that it takes; of fewer nothing is said."""
 BLOCK, BLOCKS = 5, 20
 """Points whose median is a level, at least, and such blocks of a series, at most."""
+SMALLEST = 0.1
+"""The least height, of shares such as an accuracy: a few answers more are no jump."""
 WIDEST = 0.15
 """Share of the series that a jump may take."""
 RANGE = 0.6
@@ -36,9 +38,9 @@ class Jump:
     """A change of level.
 
     Attributes:
-        step: Where the series is half-way.
+        step: Where the series comes to half-way.
         height: From the level before to the one after; negative where the series falls.
-        width: Steps from one level to the other, at most.
+        width: Steps from a tenth to nine tenths of the way.
     """
 
     step: int
@@ -46,12 +48,15 @@ class Jump:
     width: int
 
 
-def find_jump(steps: Sequence[int], values: Sequence[float]) -> Jump | None:
+def find_jump(
+    steps: Sequence[int], values: Sequence[float], smallest: float = SMALLEST
+) -> Jump | None:
     """The jump of a series, or None.
 
     Args:
         steps: Of the points, rising.
         values: What was measured, all finite; otherwise nothing is said.
+        smallest: A change below counts for nothing, however sudden.
 
     Raises:
         ValueError: The series are of unequal length.
@@ -65,13 +70,13 @@ def find_jump(steps: Sequence[int], values: Sequence[float]) -> Jump | None:
     block = max(BLOCK, n // BLOCKS)
     levels = np.median(sliding_window_view(x, block), axis=1)  # of the block that starts there
     span = float(levels.max() - levels.min())
-    if span == 0:
+    if span < smallest:
         return None
-    for width in _widths(n):
-        found = _Change.largest(levels, block, width)
-        if found.size >= RANGE * span and found.is_unusual(levels) and found.lasts(x):
-            return found.described(steps, x)
-    return None
+    changes = [_Change.largest(levels, block, width) for width in _widths(n)]
+    large = [change for change in changes if change.size >= max(smallest, RANGE * span)]
+    jumps = [change for change in large if change.is_unusual(levels) and change.lasts(x)]
+    # The widest has the levels on both sides; of equal ones the first, which is the narrowest.
+    return max(jumps, key=lambda change: change.size).described(steps, x) if jumps else None
 
 
 def _widths(n: int) -> list[int]:
@@ -105,7 +110,9 @@ class _Change:
         apart = block + width - 1
         heights = levels[apart:] - levels[:-apart]
         inner = np.abs(heights[block : len(heights) - block])
-        return cls(block, width, block + int(inner.argmax()), heights)
+        # A sudden step is as large from several places: the middle one has it in its middle.
+        same = np.flatnonzero(inner >= (1 - 1e-9) * inner.max())
+        return cls(block, width, block + int(same[len(same) // 2]), heights)
 
     @property
     def height(self) -> float:
@@ -124,7 +131,7 @@ class _Change:
         """
         small = levels[self.block :] - levels[: -self.block]
         walk = _size(self._elsewhere(small)) * np.sqrt((self.block + self.width) / self.block)
-        return self.size >= BEYOND * max(_size(self._elsewhere(self.heights)), walk)
+        return bool(self.size >= BEYOND * max(_size(self._elsewhere(self.heights)), walk))
 
     def _elsewhere(self, changes: Values) -> Values:
         """Those that share no point with this one."""
@@ -138,12 +145,20 @@ class _Change:
         return bool(left @ left <= (1 - EXPLAINED) * ((beside - beside.mean()) ** 2).sum())
 
     def described(self, steps: Sequence[int], x: Values) -> Jump:
-        """Half-way between the levels, where the series first comes to it."""
-        start, end = self.place + self.block - 1, self.place + self.block + self.width - 1
-        low = float(np.median(x[self.place : self.place + self.block]))
-        above = (x[start : end + 1] - low) / self.height >= 0.5
-        middle = start + int(above.argmax())
-        return Jump(int(steps[middle]), self.height, int(steps[end]) - int(steps[start]))
+        """Where the series goes from one side of half-way to the other, and how fast."""
+        first, end = self.place, min(self.place + 2 * self.block + self.width - 1, len(x))
+        low = float(np.median(x[first : first + self.block]))
+        way = (x[first:end] - low) / self.height
+        above = way >= 0.5
+        # The cut that puts most points on their side; one stray point moves it little.
+        wrong = np.concatenate([[0], np.cumsum(above)]) + np.concatenate(
+            [np.cumsum(~above[::-1])[::-1], [0]]
+        )
+        middle = min(int(wrong.argmin()), len(way) - 1)
+        begins = max((i for i in range(middle) if way[i] < 0.1), default=0)
+        ends = next((i for i in range(middle, len(way)) if way[i] > 0.9), len(way) - 1)
+        span = int(steps[first + ends]) - int(steps[first + begins])
+        return Jump(int(steps[first + middle]), self.height, span)
 
 
 def _size(values: Values) -> float:

@@ -75,7 +75,7 @@ class OneBlock(nn.Module):
         return x[:, 3] + seen.flatten(1) @ self.mix
 
     def _split(self, x: Tensor) -> Tensor:
-        return x.unflatten(2, (self.heads, -1)).transpose(1, 2)
+        return torch.unflatten(x, 2, (self.heads, -1)).transpose(1, 2)
 
     def neurons(self, operation: Tensor, a: Tensor, b: Tensor) -> Tensor:
         """What the feed-forward part's neurons are fed at `=` [N, 4 width]."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -17,7 +17,10 @@ from atlas.memory.training.optimisers import Optimisers
 from atlas.ops.stability import make_perpendicular_, scaling_cosine, stablemax_cross_entropy
 from atlas.runs.seeds import generator
 
-LOSSES = {"softmax": cross_entropy, "stablemax": stablemax_cross_entropy}
+LOSSES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "softmax": cross_entropy,
+    "stablemax": stablemax_cross_entropy,
+}
 
 
 class ArithmeticStep(NamedTuple):
