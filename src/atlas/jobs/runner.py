@@ -115,7 +115,9 @@ def start_run(
         job = open_job(config, progress, ranks)
         path = new_folder(config, parent, threads).path if ranks.first else Path()
         folder = RunFolder(Path(ranks.tell(str(path))))
-        return carry_on(job, folder, watch) if ranks.first else follow(job, folder, ranks)
+        done = carry_on(job, folder, watch) if ranks.first else follow(job, folder, ranks)
+        del job  # before the processes part
+    return done
 
 
 def resume_run(
@@ -143,7 +145,9 @@ def resume_run(
     use_threads(recorded_threads(folder))
     with joined(config.device) as ranks:
         job = open_job(config, progress, ranks)
-        return carry_on(job, folder, watch) if ranks.first else follow(job, folder, ranks)
+        done = carry_on(job, folder, watch) if ranks.first else follow(job, folder, ranks)
+        del job  # before the processes part
+    return done
 
 
 def lengthen(folder: RunFolder, overrides: Sequence[str]) -> None:

@@ -8,6 +8,7 @@ is pickled.
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -123,5 +124,8 @@ def joined(device: str) -> Iterator[Ranks]:
     distributed.init_process_group("nccl" if kind == "cuda" else "gloo")
     try:
         yield Ranks(distributed.get_rank(), distributed.get_world_size(), kind)
+        # What averages gradients holds on to the group, and waits for those who left before it.
+        gc.collect()
+        distributed.barrier()
     finally:
         distributed.destroy_process_group()
