@@ -111,11 +111,13 @@ def start_run(
     Data and models are loaded first, so that bad input leaves no folder behind.
     """
     threads = set_threads(config)
-    with joined(config.device) as ranks:
-        job = open_job(config, progress, ranks)
+
+    def open_folder(ranks: Ranks) -> RunFolder:
         path = new_folder(config, parent, threads).path if ranks.first else Path()
-        folder = RunFolder(Path(ranks.tell(str(path))))
-        return carry_on(job, folder, watch) if ranks.first else follow(job, folder, ranks)
+        return RunFolder(Path(ranks.tell(str(path))))
+
+    with joined(config.device) as ranks:
+        return _make(config, ranks, open_folder, watch, progress)
 
 
 def resume_run(
@@ -142,8 +144,20 @@ def resume_run(
     config = load_resolved(folder.config)
     use_threads(recorded_threads(folder))
     with joined(config.device) as ranks:
-        job = open_job(config, progress, ranks)
-        return carry_on(job, folder, watch) if ranks.first else follow(job, folder, ranks)
+        return _make(config, ranks, lambda _: folder, watch, progress)
+
+
+def _make(
+    config: RunConfig,
+    ranks: Ranks,
+    open_folder: Callable[[Ranks], RunFolder],
+    watch: Observe | None,
+    progress: Progress | None,
+) -> Finished:
+    """One process's part of a run; what it holds is gone before the processes part."""
+    job = open_job(config, progress, ranks)
+    folder = open_folder(ranks)
+    return carry_on(job, folder, watch) if ranks.first else follow(job, folder, ranks)
 
 
 def lengthen(folder: RunFolder, overrides: Sequence[str]) -> None:

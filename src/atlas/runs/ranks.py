@@ -8,7 +8,9 @@ is pickled.
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
+import traceback
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -123,5 +125,21 @@ def joined(device: str) -> Iterator[Ranks]:
     distributed.init_process_group("nccl" if kind == "cuda" else "gloo")
     try:
         yield Ranks(distributed.get_rank(), distributed.get_world_size(), kind)
+        gc.collect()
+        distributed.barrier()
+    except BaseException as error:
+        _let_go(error)
+        raise
     finally:
+        # What averages gradients holds on to the group. Were it freed after the group, its last
+        # reference would go while Python is locked, and its threads may wait for that lock.
+        gc.collect()
         distributed.destroy_process_group()
+
+
+def _let_go(error: BaseException) -> None:
+    """Free what the functions that an error passed through held; where it arose is still told."""
+    told: BaseException | None = error
+    while told is not None:
+        traceback.clear_frames(told.__traceback__)
+        told = told.__cause__ or told.__context__
