@@ -105,6 +105,11 @@ class RouteSettings(Settings):
     hysteresis: Annotated[float, Field(ge=0)] = Field(
         0.25, description="by how much more a shut module must count to take an open one's place"
     )
+    waiting: Annotated[float, Field(ge=0)] = Field(
+        1.0,
+        description="after t rounds shut a module counts (1 + t) to this power times as much; 0: "
+        "as much as ever",
+    )
 
 
 class RelevanceSettings(Settings):
