@@ -7,8 +7,9 @@ import torch
 
 from atlas.build.federation import assemble
 from atlas.config.plan import RankSettings
-from atlas.engines.local.capacity import peak_bytes, take_ranks, tell_capacity, trial_bytes
-from atlas.federation.capacity.cost import Workload, client_need
+from atlas.engines.local.capacity import take_ranks, tell_capacity, trial_bytes
+from atlas.federation.capacity.block_bytes import LargestBatch, StepMeter
+from atlas.federation.capacity.cost import client_need
 from tests.helpers import make_client, make_config
 
 ALL = ["query", "key", "value", "output", "up", "down"]
@@ -32,11 +33,8 @@ def group_of(name, modules, blocks, *, batch=16):
 
 def estimate(group, settings, ranks):
     told = tell_capacity(group, "one", settings.train.batch)
-    backbone, model = group.model.backbone, group.model
-    work = Workload(settings.train.batch, *told.values(), backbone.depth)
-    need = client_need(
-        backbone.size, model.layout, group.arms["held"].members[0], model.first_block, work
-    )
+    batch = LargestBatch(tuple(told["lengths"]), told["answers"])
+    need = client_need(StepMeter(group.model), group.arms["held"].members[0], batch)
     return need, need.total(ranks)
 
 
