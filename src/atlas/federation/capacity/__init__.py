@@ -6,7 +6,7 @@ __all__, __getattr__, __dir__ = exports(
     __name__,
     {
         "block_bytes": ["BlockBytes", "LargestBatch", "StepMeter"],
-        "cost": ["Need", "client_need", "importance_of"],
+        "cost": ["Moment", "Need", "client_need", "importance_of"],
         "grant": ["Grant", "Site"],
     },
 )

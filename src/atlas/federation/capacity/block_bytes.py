@@ -8,6 +8,7 @@ backward. Their numbers depend on the shape of the batch alone, never on its tex
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 import torch
@@ -27,6 +28,9 @@ from atlas.federation.batching.forward import (
 from atlas.federation.batching.packing import ALIGNED, Packing, pack
 from atlas.federation.batching.prefix_cache import run_prefix
 from atlas.runs.peak_memory import count_memory, peak_bytes
+
+MORE = 4
+"""Ranks by which adapters grow to see what a rank takes."""
 
 
 @dataclass(frozen=True)
@@ -57,22 +61,23 @@ class BlockBytes:
         each: What every further whole block keeps.
         read: Most in the last block and above it, where a head or a vocabulary reads; the batch
             included.
+        read_rank: What that grows by with every rank of the last block's adapters. They may see
+            all tokens or only those that are read, so it is measured.
     """
 
     below: int
     one: int
     each: int
     read: int
+    read_rank: int
 
-    def step(self, whole: int, *, reads: bool) -> int:
-        """Most of a step through so many whole blocks, and the last one if it is here.
+    def reading(self, whole: int) -> int:
+        """Most in the last block, with so many whole ones below it."""
+        return self.read + whole * self.each
 
-        Backward frees a block before it enters the next, so the highest moments are the first two:
-        in the last block, and in the whole one below it.
-        """
-        last = self.read + whole * self.each if reads else 0
-        topmost = self.one + (whole - 1) * self.each if whole else 0
-        return max(self.below, last, topmost)
+    def topmost(self, whole: int) -> int:
+        """Most in the highest of so many whole blocks; backward has freed what is above it."""
+        return self.one + (whole - 1) * self.each
 
 
 class StepMeter:
@@ -93,7 +98,7 @@ class StepMeter:
 def measure_blocks(model: Model, batch: LargestBatch, member: Member) -> BlockBytes:
     """Run blocks on a batch of that shape, with adapters of the smallest rank."""
     device, top = model.backbone.device, model.backbone.depth - 1
-    stack = _smallest_stack(model, member)
+    stack, larger = (_stack(model, member, rank) for rank in (1, 1 + MORE))
     one = each = 0
     if top > model.first_block:
         one, each = _through(model, stack, batch, range(top - 1, top))
@@ -101,11 +106,15 @@ def measure_blocks(model: Model, batch: LargestBatch, member: Member) -> BlockBy
         # The input of the lowest block and its mask are there once, however many follow.
         _, two = _through(model, stack, batch, range(top - 2, top))
         each = two - each
+    read, more = (
+        peak_bytes(partial(_read, model, some, batch), device) for some in (stack, larger)
+    )
     return BlockBytes(
         below=peak_bytes(lambda: _below(model, batch), device),
         one=one,
         each=each,
-        read=peak_bytes(lambda: _read(model, stack, batch), device),
+        read=read,
+        read_rank=-(-(more - read) // MORE),
     )
 
 
@@ -139,8 +148,11 @@ def _below(model: Model, shape: LargestBatch) -> Tensor:
     backbone, packing = model.backbone, _pack(model, shape)
     ids = torch.zeros(packing.mask.shape, dtype=torch.long, device=backbone.device)
     with torch.no_grad():
+        where = torch.zeros_like(ids)  # which of a store's tokens these are
         inputs = Inputs(ids, packing.mask, torch.zeros_like(ids))
-        return packing.gather(run_prefix(backbone, inputs, min(2, model.first_block)))
+        hidden = run_prefix(backbone, inputs, min(2, model.first_block))
+        del where
+        return packing.gather(hidden)
 
 
 def _gradients(total: Tensor, stack: Stack, hidden: Tensor) -> None:
@@ -148,14 +160,12 @@ def _gradients(total: Tensor, stack: Stack, hidden: Tensor) -> None:
     torch.autograd.grad(total, wanted, allow_unused=True)
 
 
-def _smallest_stack(model: Model, member: Member) -> Stack:
-    """The client's adapter, of rank one everywhere and ready for gradients."""
+def _stack(model: Model, member: Member, rank: int) -> Stack:
+    """The client's adapter, of one rank everywhere and ready for gradients."""
     backbone, layout = model.backbone, model.layout
-    smallest = replace(member, ranks=(1,) * len(layout.modules))
+    sized = replace(member, ranks=(rank,) * len(layout.modules))
     dtype = torch.promote_types(backbone.dtype, torch.float32)
-    stack = stack_cohorts(
-        [initial_cohort(layout, [smallest], 0, dtype=dtype, device=backbone.device)]
-    )
+    stack = stack_cohorts([initial_cohort(layout, [sized], 0, dtype=dtype, device=backbone.device)])
     leaves = {name: value.requires_grad_() for name, value in stack.tensors.items()}
     return replace(stack, tensors=leaves)
 

@@ -27,39 +27,42 @@ LEFT = 7
 
 
 @dataclass(frozen=True)
-class Need:
-    """What a client needs: a fixed part, and so much for each rank of each module it adapts.
+class Moment:
+    """What is held at one moment of training: a fixed part, and so much for each rank.
 
     Attributes:
-        weights: Bytes of frozen weights.
-        activations: Bytes that blocks take in a step, whatever the ranks.
-        head: Bytes of the trained head.
+        fixed: Bytes that no choice of ranks changes, weights included.
         units: Bytes per rank, by module; zero where the module is elsewhere.
-        left: Bytes per rank when training ends, by module; zero likewise.
-        left_head: Bytes of the head when training ends.
     """
 
-    weights: int
-    activations: int
-    head: int
+    fixed: int
     units: tuple[int, ...]
-    left: tuple[int, ...] = ()
-    left_head: int = 0
-
-    @property
-    def fixed(self) -> int:
-        """Bytes of a step that no choice of ranks changes."""
-        return self.weights + self.activations + self.head
-
-    @property
-    def fixed_left(self) -> int:
-        """The same when training ends."""
-        return self.weights + self.left_head
 
     def total(self, ranks: Sequence[int]) -> int:
         """Bytes under a plan of ranks."""
-        step = self.fixed + int(cost(self.units, ranks))
-        return max(step, self.fixed_left + int(cost(self.left, ranks)) if self.left else 0)
+        return self.fixed + int(cost(self.units, ranks))
+
+
+@dataclass(frozen=True)
+class Need:
+    """What a client needs: the most of several moments, any of which may be the highest.
+
+    Attributes:
+        weights: Bytes of frozen weights.
+        moments: Of a step, and after the last one.
+    """
+
+    weights: int
+    moments: tuple[Moment, ...]
+
+    @property
+    def fixed(self) -> int:
+        """Bytes that no choice of ranks changes."""
+        return max(moment.fixed for moment in self.moments)
+
+    def total(self, ranks: Sequence[int]) -> int:
+        """Bytes under a plan of ranks."""
+        return max(moment.total(ranks) for moment in self.moments)
 
 
 def client_need(
@@ -74,32 +77,40 @@ def client_need(
         blocks: Blocks that the client runs, from the bottom; None for all of them.
     """
     model = meter.model
-    size, layout = model.backbone.size, model.layout
-    depth = len(size.blocks)
-    here = depth if blocks is None else blocks
-    whole = here == depth
+    size, top = model.backbone.size, model.backbone.depth - 1
+    here = top + 1 if blocks is None else blocks
+    reads = here > top
+    weights = size.embeddings + sum(size.blocks[:here]) + (size.top if reads else 0)
+    found = meter.measure(batch, member)
     number = torch.promote_types(model.backbone.dtype, torch.float32).itemsize
-    units, left = [], []
-    for module, (d_in, d_out) in zip(layout.modules, layout.widths, strict=True):
-        block = block_of(module)
-        present = block < here
-        # Scaled B, and what lies between A and B, are kept for the way back. Gradients of the last
-        # block are there already when the one below it takes its most.
-        copies = HELD + (block == depth - 1)
-        units.append(number * present * (copies * (d_in + d_out) + d_out + batch.tokens))
-        left.append(number * present * LEFT * (d_in + d_out))
-    shapes = adapter_shapes(layout, member)
-    head = sum(math.prod(shape) for name, shape in shapes.items() if whole and is_head(name))
-    trained = max(0, here - whole - model.first_block)
-    return Need(
-        weights=size.embeddings + sum(size.blocks[:here]) + (size.top if whole else 0),
-        activations=meter.measure(batch, member).step(trained, reads=whole),
-        head=head * (HELD + 1) * number,
-        units=tuple(units),
-        # A split step is tried without what comes after it.
-        left=tuple(left) if whole else (),
-        left_head=head * LEFT * number,
-    )
+    shapes = adapter_shapes(model.layout, member)
+    head = sum(math.prod(shape) for name, shape in shapes.items() if reads and is_head(name))
+    widths = list(zip(map(block_of, model.layout.modules), model.layout.widths, strict=True))
+
+    def moment(activations: int, copies: int, kept: int = 0, last: float = 0.0) -> Moment:
+        """With copies of trained numbers, places kept by a rank, bytes beside a last block's."""
+        units = []
+        for block, (d_in, d_out) in widths:
+            own = number * copies * (d_in + d_out)
+            if block == top:
+                own += math.ceil(last * (d_in + d_out))
+            elif kept:
+                # Scaled B, and what lies between A and B at every place, for the way back.
+                own += number * (d_out + kept)
+            units.append(own if block < here else 0)
+        return Moment(weights + activations + number * copies * head, tuple(units))
+
+    whole = max(0, here - reads - model.first_block)
+    moments = [moment(found.below, HELD)]
+    if reads:
+        each = found.read_rank / sum(sum(pair) for block, pair in widths if block == top)
+        moments.append(moment(found.reading(whole), HELD, batch.tokens, last=each))
+        moments.append(moment(0, LEFT))
+    if whole:
+        # By then the last block and the head have their gradients, and have let go of the rest.
+        ready = found.topmost(whole) + number * head
+        moments.append(moment(ready, HELD, batch.tokens, last=number))
+    return Need(weights, tuple(moments))
 
 
 def block_of(module: str) -> int:

@@ -13,7 +13,7 @@ from atlas.errors import InputError
 from atlas.federation.adapters.adapter import Layout, Member
 from atlas.federation.capacity.block_bytes import LargestBatch, StepMeter
 from atlas.federation.capacity.cost import Need, client_need
-from atlas.ops.capacity import SOLVERS, cost
+from atlas.ops.capacity import SOLVERS
 
 MOST_LOWERINGS = 4
 """Times that ranks are lowered before the smallest are tried."""
@@ -117,7 +117,7 @@ class Grant:
             "valid": self.valid,
             "lowered": self.lowered,
             "weights": self.need.weights,
-            "activations": self.need.activations,
+            "activations": self.need.fixed - self.need.weights,
             "complexity": self.complexity,
             "importance": list(self.importance),
             "point": self.point,
@@ -173,18 +173,19 @@ def lower(client: str, site: Site, settings: RankSettings, found: Grant) -> Gran
 def _ranks_within(
     client: str, site: Site, settings: RankSettings, found: Grant, limit: int
 ) -> tuple[int, ...]:
-    """The best ranks whose step, and what is left after it, take at most `limit` bytes."""
+    """The best ranks that take at most `limit` bytes at any moment."""
     need, method = found.need, settings.method
     choices, least = allowed_ranks(client, site, settings), least_ranks(site, settings)
     earned = 1 - settings.complexity + settings.complexity * found.complexity
-    plans = []
-    for units, fixed in ((need.units, need.fixed), (need.left, need.fixed_left)):
-        if units:
-            floor = cost(units, least)
-            room = max(floor, min((found.budget - fixed) * earned, limit - fixed))
-            plans.append(_solve(method, units, found.importance, room, choices))
-    # Both are met by the smaller of two ranks.
-    return tuple(map(min, zip(*plans, strict=True)))
+    share = need.fixed + (found.budget - need.fixed) * earned
+    within = max(need.total(least), min(limit, share))
+    plans = [
+        _solve(method, moment.units, found.importance, within - moment.fixed, choices)
+        for moment in need.moments
+    ]
+    # The best plan of one moment that meets the others is the best of all.
+    meeting = [plan for plan in plans if need.total(plan) <= within]
+    return meeting[0] if meeting else tuple(map(min, zip(*plans, strict=True)))
 
 
 def _solve(
@@ -221,7 +222,7 @@ def budget_of(site: Site, need: Need, settings: RankSettings) -> int:
     if site.limits.memory_mb is not None:
         return int(site.limits.memory_mb * MB)
     assert site.limits.room is not None
-    least, most = (need.total([rank] * len(need.units)) for rank in _ends(settings))
+    least, most = (need.total([rank] * len(site.layout.modules)) for rank in _ends(settings))
     return least + int(site.limits.room * (most - least))
 
 
@@ -249,8 +250,7 @@ def allowed_ranks(client: str, site: Site, settings: RankSettings) -> list[int]:
 def _too_small(client: str, site: Site, need: Need, least: int, budget: int) -> str:
     parts = {
         "weights": need.weights,
-        "activations": need.activations,
-        "head": need.head,
+        "activations and head": need.fixed - need.weights,
         "smallest ranks": least - need.fixed,
     }
     told = ", ".join(f"{name} {size / MB:.1f}" for name, size in parts.items())
