@@ -1,5 +1,7 @@
 """Ranks that memory decides."""
 
+from dataclasses import replace
+
 import pytest
 
 from atlas.build.dealing import deal_devices
@@ -7,6 +9,7 @@ from atlas.build.federation import assemble
 from atlas.config.plan import MB, PROFILES, RankSettings
 from atlas.engines.local import engine as local
 from atlas.errors import InputError
+from atlas.federation import prepare
 from atlas.federation.capacity.block_bytes import LargestBatch
 from atlas.federation.capacity.cost import importance_of, loss_norms
 from atlas.federation.capacity.grant import grant
@@ -114,6 +117,32 @@ def test_complexity_switched_off_changes_a_whole_plan():
     oracle = {"clusters": {"method": "oracle"}}
     on, off = (planned(people, ranks={"complexity": share}, **oracle).ranks for share in (0.9, 0.0))
     assert on != off
+
+
+def test_how_hard_the_task_of_a_client_alone_is_changes_its_ranks(monkeypatch):
+    people = [*clients(3), make_client("single", make_task("other"), train=12, seed=50)]
+    devices = {
+        "ranks": {"devices": ["middle"], "complexity": 0.9},
+        "clusters": {"method": "oracle"},
+    }
+    real = prepare.ask_prints
+
+    def scaled(factor):
+        def asked(plan, server):
+            found = real(plan, server)
+            told = found["single"]
+            norms = {
+                part: {layer: factor * value for layer, value in layers.items()}
+                for part, layers in told.norms.items()
+            }
+            return found | {"single": replace(told, norms=norms)}
+
+        monkeypatch.setattr(prepare, "ask_prints", asked)
+        return planned(people, **devices).state.granted["single"]
+
+    easy, hard = scaled(0.05), scaled(3.0)
+    assert 0 < easy["complexity"] < hard["complexity"]
+    assert sum(easy["ranks"]) < sum(hard["ranks"])
 
 
 def test_importance_decides_where_ranks_go():

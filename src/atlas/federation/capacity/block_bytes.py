@@ -101,10 +101,10 @@ def measure_blocks(model: Model, batch: LargestBatch, member: Member) -> BlockBy
     stack, larger = (_stack(model, member, rank) for rank in (1, 1 + MORE))
     one = each = 0
     if top > model.first_block:
-        one, each = _through(model, stack, batch, range(top - 1, top))
+        one, each = _through(model, stack, batch, range(top - 1, top), back=True)
     if top - 1 > model.first_block:
         # The input of the lowest block and its mask are there once, however many follow.
-        _, two = _through(model, stack, batch, range(top - 2, top))
+        _, two = _through(model, stack, batch, range(top - 2, top), back=False)
         each = two - each
     read, more = (
         peak_bytes(partial(_read, model, some, batch), device) for some in (stack, larger)
@@ -118,8 +118,10 @@ def measure_blocks(model: Model, batch: LargestBatch, member: Member) -> BlockBy
     )
 
 
-def _through(model: Model, stack: Stack, shape: LargestBatch, blocks: range) -> tuple[int, int]:
-    """Most bytes of a pass through whole blocks and back, and what they keep in between."""
+def _through(
+    model: Model, stack: Stack, shape: LargestBatch, blocks: range, *, back: bool
+) -> tuple[int, int]:
+    """Most bytes of a pass through whole blocks, and back if asked; and what they keep for that."""
     with count_memory(model.backbone.device) as memory, torch.enable_grad():
         batch = _batch(model, stack, shape)
         before = memory.held
@@ -129,7 +131,8 @@ def _through(model: Model, stack: Stack, shape: LargestBatch, blocks: range) -> 
         kept = memory.held - before
         total = out.sum()
         del out  # nobody holds it on the way back, nor the gradient that comes from above
-        _gradients(total, stack, hidden)
+        if back:
+            _gradients(total, stack, hidden)
     return memory.highest, kept
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from atlas.config.plan import MB, DeviceSettings, RankSettings
+from atlas.config.plan import MAKE_ROOM, MB, DeviceSettings, RankSettings
 from atlas.errors import InputError
 from atlas.federation.adapters.adapter import Layout, Member
 from atlas.federation.capacity.block_bytes import LargestBatch, StepMeter
@@ -17,11 +17,6 @@ from atlas.ops.capacity import SOLVERS
 
 MOST_LOWERINGS = 4
 """Times that ranks are lowered before the smallest are tried."""
-HELP = (
-    "give it more memory, a smaller train.batch, backbone.max_length or adapter.blocks, or "
-    "split.point: auto"
-)
-"""What a user can do for a client that fits under no ranks."""
 
 
 @dataclass(frozen=True)
@@ -257,5 +252,5 @@ def _too_small(client: str, site: Site, need: Need, least: int, budget: int) -> 
     where = f" ({site.device})" if site.device else ""
     return (
         f"client {client}{where}: {budget / MB:.1f} MB for training, but it takes at least "
-        f"{least / MB:.1f} MB ({told}); {HELP}"
+        f"{least / MB:.1f} MB ({told}); {MAKE_ROOM}"
     )

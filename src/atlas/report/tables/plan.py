@@ -11,7 +11,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from atlas.config.plan import MB
+from atlas.config.plan import MAKE_ROOM, MB
 from atlas.report.tables.data import data_lines
 from atlas.report.tables.runs import percent, ranks_text
 
@@ -131,10 +131,7 @@ def budget_view(budgets: Mapping[str, Mapping[str, Any]]) -> Iterator[Renderable
     over = [client for client, entry in budgets.items() if not entry["valid"]]
     if over:
         told = f"even the smallest ranks take more than the budget: {_some(over)}"
-        yield Text(f"{told}; {HELP}", style="yellow")
-
-
-HELP = "give more memory, a smaller train.batch, backbone.max_length or adapter.blocks"
+        yield Text(f"{told}; {MAKE_ROOM}", style="yellow")
 
 
 def _some(clients: Sequence[str]) -> str:
