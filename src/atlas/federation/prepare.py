@@ -13,8 +13,9 @@ from typing import Any
 from atlas.config.plan import MB
 from atlas.errors import InputError
 from atlas.federation.adapters.cohort import Cohort, initial_cohort
+from atlas.federation.capacity.block_bytes import LargestBatch
 from atlas.federation.capacity.cost import Norms, block_of, complexities, importance_of
-from atlas.federation.capacity.grant import Grant, LargestBatch, Site, budget_of, grant, least_ranks
+from atlas.federation.capacity.grant import Grant, Site, budget_of, grant, least_ranks, lower
 from atlas.federation.exchange.guard import Expected, Refusal, check_reply
 from atlas.federation.exchange.message import encode
 from atlas.federation.exchange.transport import Failure, Transport
@@ -46,20 +47,37 @@ def grant_ranks(
         InputError: If a device cannot hold the smallest ranks.
     """
     told = server.facts("capacity", {client: encode({}, {}) for client in sorted(plan.sites)})
-    texts = {client: _texts(server, client, facts) for client, facts in told.items()}
+    texts = {client: _texts(server, plan.sites[client], facts) for client, facts in told.items()}
     grants = grant_all(plan, state, {c: known for c, known in texts.items() if known}, norms)
+    grants = try_grants(plan, server, grants)
     regrade(state, {client: found.ranks for client, found in grants.items()}, plan.seed)
-    payloads = {
-        client: encode({}, {"ranks": list(found.ranks), "point": found.point, "trial": True})
-        for client, found in grants.items()
-    }
-    measured = server.facts("assign", payloads)
     granted: Grants = {}
     for client, found in grants.items():
-        took = {"measured": measured.get(client, {}).get("bytes")}
-        granted[client] = found.describe() | took
+        granted[client] = found.describe()
         server.observe("granted", {"round": 0, "client": client, **granted[client]})
     return granted
+
+
+def try_grants(plan: RunPlan, server: Server, grants: Mapping[str, Grant]) -> dict[str, Grant]:
+    """The grants after trial steps: whoever's takes more than its budget gets smaller ranks.
+
+    Those are tried again, so that in the end every step that was measured fits, or was measured
+    with the smallest ranks.
+    """
+    tried, waiting = dict(grants), dict(grants)
+    while waiting:
+        payloads = {
+            client: encode({}, {"ranks": list(found.ranks), "point": found.point, "trial": True})
+            for client, found in waiting.items()
+        }
+        replies = server.facts("assign", payloads)
+        for client, found in waiting.items():
+            took = replies.get(client, {}).get("bytes")
+            tried[client] = replace(found, measured=took if type(took) is int else None)
+        over = {client: tried[client] for client in waiting if not tried[client].valid}
+        lowered = {c: lower(c, plan.sites[c], plan.ranks, found) for c, found in over.items()}
+        waiting = {client: found for client, found in lowered.items() if found is not None}
+    return tried
 
 
 def grant_all(
@@ -125,14 +143,14 @@ def _division(
     return Division(point, least / budget, traffic, here / sum(importance))
 
 
-def _texts(server: Server, client: str, told: Mapping[str, object]) -> LargestBatch | None:
+def _texts(server: Server, site: Site, told: Mapping[str, Any]) -> LargestBatch | None:
     """What a client told of its texts; None, and a failure on record, if it is no answer."""
-    found = {key: told.get(key) for key in LargestBatch._fields}
-    sizes = [value for value in found.values() if type(value) is int and value >= 0]
-    if len(sizes) < len(found):
-        server.fail(client, f"capacity: {found} are not whole numbers")
-        return None
-    return LargestBatch(*sizes)
+    lengths, answers = told.get("lengths"), told.get("answers")
+    if site.takes(lengths, answers):
+        return LargestBatch(tuple(told["lengths"]), told["answers"])
+    given = f"lengths {lengths!r}, answers {answers!r}"
+    server.fail(site.member.id, f"capacity: {given:.200} are no batch of {site.batch} texts")
+    return None
 
 
 def regrade(state: ServerState, ranks: Mapping[str, Sequence[int]], seed: int) -> None:
