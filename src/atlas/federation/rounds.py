@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
+from typing import Any
 
 from torch import Tensor
 
@@ -120,8 +120,8 @@ def _mix(
     reached = [client for client in cohort.clients if client not in silent]
     taken: dict[str, Taken] = {}
     news = news_of(mixing) if routes else None
-    how = partial(PartMixer, cohort, **rule.mixing, routes=routes, cutting=mixing.cutting)
-    mixers = [how(weights=w) for w in weights]
+    more: Any = {**rule.mixing, "routes": routes, "cutting": mixing.cutting}
+    mixers = [PartMixer(cohort, w, **more) for w in weights]
     few = isinstance(weights[0], Tensor)
     if few:
         mixing = replace(mixing, mixed=[mixer.mix(cohort.clients) for mixer in mixers])

@@ -37,7 +37,7 @@ class Cutting:
     def recipe(self, cohort: Cohort, module: int) -> Recipe:
         """The same for one module of a cohort of the same clients."""
         edges = band_edges([member.ranks[module] for member in cohort.members])
-        residual = self.residual and self.residual.layer(module)
+        residual = None if self.residual is None else self.residual.layer(module)
         return Recipe(self.rule, edges, residual, self.feedback)
 
     def select(self, clients: Sequence[str]) -> Cutting:

@@ -6,7 +6,7 @@ Told with it is how far apart the clients of a cluster are: what mixing is there
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import combinations
 from typing import cast
@@ -79,8 +79,8 @@ class Taken:
 
     pick: int
     accept: float
-    names: frozenset[str] = frozenset()
-    sha256: object = None
+    names: frozenset[str] = field(default=frozenset(), compare=False)
+    sha256: object = field(default=None, compare=False)
 
 
 def pack_mixtures(mixtures: Sequence[Adapter], facts: Mapping[str, object]) -> bytes:

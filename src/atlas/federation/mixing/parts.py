@@ -108,9 +108,9 @@ class PartMixer:
 
     def _whole(self, weights: Weights, some: Sequence[str]) -> Cohort:
         """Mixtures whose clients are all in memory."""
-        how = {"space": self.space, "heads": self.heads, "align": self.align}
-        more: Any = {"routes": self.routes, "cutting": self.cutting}
-        return mix_part(self.cohort, weights, some, **how, **more)
+        how: Any = {"space": self.space, "heads": self.heads, "align": self.align}
+        how |= {"routes": self.routes, "cutting": self.cutting}
+        return mix_part(self.cohort, weights, some, **how)
 
     def exact(self, module: int, receivers: Places) -> tuple[Leading, Tensor]:
         """The mixtures of some clients before they are cut, and which each receives [c].

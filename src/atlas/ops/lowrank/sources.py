@@ -88,10 +88,8 @@ def joined(layers: Sequence[Layer]) -> Layer:
     most = max(layer.a.shape[1] for layer in layers)
     a = [pad(layer.a, (0, 0, 0, most - layer.a.shape[1])) for layer in layers]
     b = [pad(layer.b, (0, most - layer.b.shape[2])) for layer in layers]
-    ranks, scales = ([layer[i] for layer in layers] for i in (2, 3))
-    wide = torch.promote_types(a[0].dtype, a[-1].dtype)
-    both = (torch.cat([part.to(wide) for part in parts]) for parts in (a, b))
-    return Layer(*both, torch.cat(ranks), torch.cat(scales))
+    ranks, scales = (torch.cat([layer[i] for layer in layers]) for i in (2, 3))
+    return Layer(torch.cat(a), torch.cat(b), ranks, scales)
 
 
 def beside(rows: Sequence[Edges]) -> Edges:
