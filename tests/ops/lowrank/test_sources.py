@@ -50,7 +50,7 @@ def best(matrix, rank):
 
 
 def naive_bands(layer, weights, edges):
-    """Every client's directions one by one, each weighed among those whose rank reaches its band."""
+    """Every client's directions one by one, each weighed among those who reach its band."""
     found = []
     for k, row in enumerate(weights):
         total = torch.zeros(D_OUT, D_IN, dtype=torch.float64)
@@ -156,11 +156,13 @@ def test_exact_mixtures_are_whole_where_the_count_allows():
     residual = make_layer([4] * 4, seed=5)
     recipe = Recipe(residual=residual, feedback=0.5)
     rows = rows_of(weights)
-    found = exact_mixtures(layer, rows.rows, np.arange(4), recipe, 99)
+    found, energy = exact_mixtures(layer, rows.rows, np.arange(4), recipe, 99)
     got = (found.image @ found.right.mT)[rows.which]
     wanted = torch.einsum("kl,lij->kij", weights, dense(layer) + 0.5 * dense(residual))
     assert torch.allclose(got, wanted, atol=1e-8)
-    cut = exact_mixtures(layer, rows.rows, np.arange(4), recipe, 3)
+    assert torch.allclose(energy[rows.which], wanted.square().sum((1, 2)))
+    cut, same = exact_mixtures(layer, rows.rows, np.arange(4), recipe, 3)
+    assert torch.equal(same, energy)
     assert cut.right.shape == (4, D_IN, 3)
     got = (cut.image @ cut.right.mT)[rows.which]
     assert torch.allclose(got[0], best(wanted[0], 3), atol=1e-7)

@@ -26,7 +26,7 @@ from atlas.federation.routing.masks import Routes
 from atlas.ops.graph import sparse_rows as sparse
 from atlas.ops.graph.sparse_rows import LARGEST_DENSE, Places, SharedRows
 from atlas.ops.lowrank.factors import Layer
-from atlas.ops.lowrank.leading import Leading
+from atlas.ops.lowrank.leading import Exact, Leading
 from atlas.ops.lowrank.mixing_sparse import exact_mixtures
 from atlas.ops.lowrank.mixing_sums import SUMS, SummedProducts
 from atlas.ops.lowrank.sources import layer_rows
@@ -112,7 +112,7 @@ class PartMixer:
         how |= {"routes": self.routes, "cutting": self.cutting}
         return mix_part(self.cohort, weights, some, **how)
 
-    def exact(self, module: int, receivers: Places) -> tuple[Leading, Tensor]:
+    def exact(self, module: int, receivers: Places) -> tuple[Exact, Tensor]:
         """The mixtures of some clients before they are cut, and which each receives [c].
 
         Where residuals are kept, all of a mixture that a client or its residual could hold.
@@ -137,12 +137,13 @@ class PartMixer:
             summed, _ = self._sums(rows, large)
             made = summed.modules[module]
             assert isinstance(made, SummedProducts)
-            place = torch.from_numpy(np.searchsorted(summed.rows, large))
-            both = zip(solved, made.leading, strict=True)
-            solved = Leading(*(torch.cat([one, two[place.to(two.device)]]) for one, two in both))
+            place = torch.from_numpy(np.searchsorted(summed.rows, large)).to(solved.energy.device)
+            both = zip(solved.leading, made.exact.leading, strict=True)
+            parts = Leading(*(torch.cat([one, two[place]]) for one, two in both))
+            solved = Exact(parts, torch.cat([solved.energy, made.exact.energy[place]]))
         order = np.argsort(np.concatenate([few, large]), kind="stable")
         place = torch.from_numpy(order[which.reshape(-1)])
-        return solved, place.to(solved.right.device)
+        return solved, place.to(solved.energy.device)
 
     def _sums(self, weights: SharedRows, large: Places) -> tuple[SummedRows, SharedRows]:
         """Large rows summed, and W in which whoever receives one keeps its own.

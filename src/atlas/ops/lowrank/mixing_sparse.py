@@ -16,9 +16,16 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from atlas.ops.graph.sparse_rows import Edges, Places, SharedRows, keeps_own_row
-from atlas.ops.lowrank.factors import Layer, rank_mask, span_of, svd_gauge, used_slots
+from atlas.ops.lowrank.factors import (
+    Layer,
+    rank_mask,
+    span_of,
+    squared_norms,
+    svd_gauge,
+    used_slots,
+)
 from atlas.ops.lowrank.gauge import mix_turned
-from atlas.ops.lowrank.leading import Leading, leading_of_slots
+from atlas.ops.lowrank.leading import Exact, Leading, leading_of_slots
 from atlas.ops.lowrank.mixing import cut_for, decompose
 from atlas.ops.lowrank.sources import (
     Recipe,
@@ -101,9 +108,7 @@ def mix_received(
     return new_a, new_b
 
 
-def exact_mixtures(
-    layer: Layer, rows: Edges, wanted: Places, recipe: Recipe, count: int
-) -> Leading:
+def exact_mixtures(layer: Layer, rows: Edges, wanted: Places, recipe: Recipe, count: int) -> Exact:
     """Some mixtures of a layer before they are cut, to `count` directions at most.
 
     Args:
@@ -120,29 +125,57 @@ def exact_mixtures(
         like.new_zeros(shape, layer.b.shape[1], count),
         like.new_zeros(shape, count),
     )
-    for batch, leading in solve(layer, rows, wanted, recipe, count):
+    energy = like.new_zeros(shape)
+    for batch, slots in gather_slots(layer, rows, wanted, recipe):
         place = torch.from_numpy(np.searchsorted(wanted, batch)).to(like.device)
-        for whole, part in zip(found, leading, strict=True):
+        for whole, part in zip(found, leading_of_slots(*slots, count), strict=True):
             whole[place, ..., : part.shape[-1]] = part
-    return found
+        columns = slots.columns * slots.strength[..., None]
+        energy[place] = squared_norms(slots.rows, columns.mT)
+    return Exact(found, energy)
+
+
+class MixtureSlots(NamedTuple):
+    """The rank slots of k mixtures, q at most, float64.
+
+    Attributes:
+        rows: [k, q, d_in].
+        columns: [k, q, d_out].
+        strength: What each counts [k, q].
+    """
+
+    rows: Tensor
+    columns: Tensor
+    strength: Tensor
 
 
 def solve(
-    layer: Layer, rows: Edges, wanted: Places, recipe: Recipe, count: int | None = None
+    layer: Layer, rows: Edges, wanted: Places, recipe: Recipe
 ) -> Iterator[tuple[Places, Leading]]:
-    """The leading part of some mixtures of a layer, as many at a time as fit into `BATCH`.
+    """The leading part of some mixtures of a layer; arguments as in `gather_slots`.
+
+    Yields:
+        The mixtures solved, and as much of them as the cut needs.
+    """
+    count = recipe.directions(layer)
+    for batch, slots in gather_slots(layer, rows, wanted, recipe):
+        yield batch, leading_of_slots(*slots, count)
+
+
+def gather_slots(
+    layer: Layer, rows: Edges, wanted: Places, recipe: Recipe
+) -> Iterator[tuple[Places, MixtureSlots]]:
+    """What some mixtures of a layer are made of, as many at a time as fit into `BATCH`.
 
     Args:
         layer: Of n clients.
         rows: Weights of all mixtures [m, n].
         wanted: Which of them.
         recipe: What is mixed beside the layer, and how it is cut.
-        count: Directions wanted; None for what the cut needs.
 
     Yields:
-        The mixtures solved, and their leading parts.
+        Which mixtures, and their slots.
     """
-    count = count or recipe.directions(layer)
     rows = beside(portions(rows, layer.ranks.cpu().numpy(), recipe))
     layer = joined(ingredients(layer, recipe))
     largest, width = layer.a.shape[1], max(layer.a.shape[2], layer.b.shape[1])
@@ -161,7 +194,7 @@ def solve(
         table = slot_table(rows[batch], ranks, layer.scales.cpu().numpy(), largest)
         slot, strength = table.slot.to(layer.a.device), table.strength.to(layer.a.device)
         rows_of, columns_of = (part[slot].to(torch.float64) for part in (factor_a, factor_b))
-        yield batch, leading_of_slots(rows_of, columns_of, strength, count)
+        yield batch, MixtureSlots(rows_of, columns_of, strength)
 
 
 def slot_table(rows: Edges, ranks: Places, scales: NDArray[np.float64], largest: int) -> SlotTable:

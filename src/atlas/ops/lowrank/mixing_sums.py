@@ -19,7 +19,7 @@ from torch import Tensor
 
 from atlas.ops.graph.sparse_rows import Edges
 from atlas.ops.lowrank.factors import Layer, rank_mask, used_slots
-from atlas.ops.lowrank.leading import Leading, leading_of_dense
+from atlas.ops.lowrank.leading import Exact, leading_of_dense
 from atlas.ops.lowrank.mixing_sparse import linear_rows, own_b
 from atlas.ops.lowrank.sources import CutRule, cut_mixtures
 
@@ -44,12 +44,12 @@ class Summed(Protocol):
 class SummedProducts:
     """The leading part of mixtures in product space, and how it is cut."""
 
-    leading: Leading
+    exact: Exact
     cut: CutRule = "leading"
 
     def take(self, which: Tensor, held: Layer) -> tuple[Tensor, Tensor]:
         """Cut to each client's rank in its own gauge; see `Summed`."""
-        return cut_mixtures(self.leading, which, held, self.cut)
+        return cut_mixtures(self.exact.leading, which, held, self.cut)
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,8 @@ class SummedFactors:
 def sum_products(parts: LayerParts, largest: int, cut: CutRule = "leading") -> SummedProducts:
     """Mixtures of scaled products."""
     total = reduce(torch.add, (products_of(layer, rows) for layer, rows in parts))
-    return SummedProducts(leading_of_dense(total, largest), cut)
+    energy = total.square().sum((1, 2))
+    return SummedProducts(Exact(leading_of_dense(total, largest), energy), cut)
 
 
 def products_of(layer: Layer, rows: Edges) -> Tensor:

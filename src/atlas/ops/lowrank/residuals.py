@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from atlas.ops.lowrank.factors import Layer, squared_norms
-from atlas.ops.lowrank.leading import Leading, leading_of_slots
+from atlas.ops.lowrank.leading import Exact, leading_of_slots
 
 TOGETHER = 1 << 21
 """Numbers of one factor gathered at a time."""
@@ -46,7 +46,7 @@ class Shared(NamedTuple):
     """What c clients had and took in one module.
 
     Attributes:
-        mixtures: The exact mixtures, or as much of them as can matter.
+        mixtures: Before they were cut.
         which: The one that each client picked [c].
         shares: How much of it each took [c], above 0.
         trained: What they had.
@@ -54,7 +54,7 @@ class Shared(NamedTuple):
         held: What they hold now.
     """
 
-    mixtures: Leading
+    mixtures: Exact
     which: Tensor
     shares: Tensor
     trained: Layer
@@ -71,7 +71,7 @@ def left_over(taken: Shared, feedback: float, rank: int) -> LeftOver:
         rank: The server's.
     """
     held, shares = taken.held, taken.shares
-    slots = taken.mixtures.sizes.shape[1] + held.a.shape[1]
+    slots = taken.mixtures.leading.sizes.shape[1] + held.a.shape[1]
     some_left = bool((shares < 1).any())
     if some_left:
         slots += taken.trained.a.shape[1] + taken.residual.a.shape[1]
@@ -89,7 +89,7 @@ def _rows(taken: Shared, some: Tensor) -> Shared:
 
 
 def _left_over(taken: Shared, feedback: float, rank: int, some_left: bool) -> LeftOver:
-    mixtures, which, share = taken.mixtures, taken.which, taken.shares.to(torch.float64)
+    (mixtures, energy), which, share = taken.mixtures, taken.which, taken.shares.double()
     sources = [
         (mixtures.right[which].mT, mixtures.image[which].mT, share),
         _slots(taken.held, -torch.ones_like(share)),
@@ -99,8 +99,10 @@ def _left_over(taken: Shared, feedback: float, rank: int, some_left: bool) -> Le
         sources.append(_slots(taken.residual, (1 - share) * feedback))
     rows, columns, strength = _together(sources)
     found = leading_of_slots(rows, columns, strength, rank)
-    whole = _energy(*_together([sources[0], *sources[2:]]))
-    residual = _energy(rows, columns, strength)
+    # What a mixture has beyond its leading part is orthogonal to that, and out of anybody's reach.
+    beyond = (energy - mixtures.image.square().sum((1, 2))).clamp_min(0.0)[which] * share.square()
+    whole = _energy(*_together([sources[0], *sources[2:]])) + beyond
+    residual = _energy(rows, columns, strength) + beyond
     kept = found.image.square().sum((1, 2))
     short = rank - found.right.shape[2]
     a = torch.nn.functional.pad(found.right, (0, short)).mT
