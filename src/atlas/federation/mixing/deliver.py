@@ -32,6 +32,7 @@ from atlas.federation.mixing.apply import (
     routed,
 )
 from atlas.federation.mixing.cutting import Cutting
+from atlas.federation.mixing.energy import describe_energy
 from atlas.federation.routing.masks import Routes
 from atlas.federation.server import Server
 from atlas.federation.strategies.base import Strategy
@@ -284,6 +285,8 @@ def describe_mixing(
         if rule.sends == "adapters":
             both, first = (mixing.trained, mixing.mixed[0]), offered[0]
             entry["error"] = describe_error(*both, first, mixing.cutting)
+            if (energy := describe_energy(*both)) is not None:
+                entry["energy"] = energy
             entry["distance"] = {
                 "trained": cluster_distance(mixing.trained, mixing.clusters),
                 "mixed": cluster_distance(mixing.mixed[0], mixing.clusters),

@@ -115,6 +115,17 @@ def sorted_factors(layer: Layer) -> Layer:
     return layer._replace(a=pad(a, (0, 0, 0, short)), b=pad(b, (0, short)))
 
 
+def band_energies(layer: Layer, edges: Sequence[int]) -> Tensor:
+    """The squared singular values of every client's change, by band, float64 [n, bands]."""
+    left, right = (
+        torch.linalg.qr(part.to(torch.float64), mode="r").R for part in (layer.b, layer.a.mT)
+    )
+    squares = torch.linalg.svdvals(left @ right.mT).square() * layer.scales.square()[:, None]
+    ends = torch.tensor([0, *edges], device=squares.device).clamp_max(squares.shape[1])
+    sums = pad(squares.cumsum(1), (1, 0))
+    return sums[:, ends[1:]] - sums[:, ends[:-1]]
+
+
 def band_layers(layer: Layer, edges: Sequence[int]) -> list[Layer]:
     """A layer for each band of ranks (edges[h-1], edges[h]]; who has none of it has rank 0."""
     found, low, whole = [], 0, sorted_factors(layer)
