@@ -61,7 +61,7 @@ def unused_ranks(cohort: Cohort) -> dict[str, dict[str, float]]:
     found = {}
     for member, shares in zip(cohort.members, energy_shares(cohort), strict=True):
         rest = 1 - shares.cumsum(0)
-        last = int((rest >= UNUSED).sum())
+        last = min(int((rest >= UNUSED).sum()), len(edges) - 1)
         kept = sum(min(rank, edges[last]) for rank in member.ranks)
         if float(shares.sum()) > 0 and 2 * kept <= sum(member.ranks):
             beyond = max(0.0, float(rest[last]))

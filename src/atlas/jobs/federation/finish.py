@@ -195,10 +195,9 @@ def _where_there_is(federation: Federation, members: Mapping[str, ClientData]) -
     if data := describe_data(federation):
         found["data"] = data
     if plan.strategy.sends == "adapters":
-        unused = {
-            c: v for cohort in state.cohorts.values() for c, v in unused_ranks(cohort).items()
-        }
-        found |= {"unused": unused} if unused else {}
+        for cohort in state.cohorts.values():
+            if unused := unused_ranks(cohort):
+                found["unused"] = found.get("unused", {}) | unused
     if (clusters := planned_clusters(federation)) is not None:
         found["clusters"] = clusters
     if state.granted:

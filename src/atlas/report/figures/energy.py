@@ -35,8 +35,12 @@ def energy_figures(
     yield "energy", energy_figure([rounds[number] for number in sorted(rounds)], ranks)
 
 
+LEAST = 1e-4
+"""Shares below this, in percent, are drawn at it."""
+
+
 def energy_figure(mixed: Sequence[Mapping[str, Any]], ranks: Mapping[str, Sequence[int]]) -> Figure:
-    """A panel for the clients of each largest rank: mean shares of their energy, stacked.
+    """A panel for the clients of each largest rank: the mean share of energy beyond each band.
 
     Args:
         mixed: A cohort's `mixed` events, in order.
@@ -46,22 +50,22 @@ def energy_figure(mixed: Sequence[Mapping[str, Any]], ranks: Mapping[str, Sequen
     groups: dict[int, list[int]] = {}
     for place, client in enumerate(clients):
         groups.setdefault(max(ranks.get(client, edges)), []).append(place)
-    shown = sorted(groups, reverse=True)[:MOST_PANELS]
+    shown = [rank for rank in sorted(groups, reverse=True) if rank > edges[0]][:MOST_PANELS]
     figure = new_figure(3.1 * len(shown) + 1.2, 3.4)
     panels = np.atleast_1d(figure.subplots(1, len(shown), sharey=True))
     numbers = [event["round"] for event in mixed]
-    lows = [0, *edges[:-1]]
-    labels = [f"ranks {low + 1} to {high}" for low, high in zip(lows, edges, strict=True)]
     for axes, rank in zip(panels, shown, strict=True):
         shares = [np.mean([e["energy"]["trained"][k] for k in groups[rank]], 0) for e in mixed]
-        inks = [PALETTE[i % len(PALETTE)] for i in range(len(edges))]
-        heights = 100 * np.array(shares).T
-        axes.stackplot(numbers, heights, labels=labels, colors=inks, alpha=0.85)
+        beyond = 100 * (1 - np.cumsum(np.array(shares), axis=1)).clip(LEAST / 100)
+        for number, edge in enumerate(edges[:-1]):
+            ink, own = PALETTE[number % len(PALETTE)], beyond[:, number]
+            if edge < rank:
+                axes.plot(numbers, own, color=ink, label=f"beyond rank {edge}", marker="o", ms=3)
         axes.set_title(f"Rank {rank}, {counted(len(groups[rank]), 'client')}", fontsize=10)
-        axes.set(xlabel="round", ylim=(0, 100))
+        axes.set(xlabel="round", yscale="log", ylim=(LEAST, 150))
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         quiet(axes)
-    panels[0].set_ylabel("energy, as trained, %")
+    panels[0].set_ylabel("share of energy, as trained, %")
     handles, names = panels[0].get_legend_handles_labels()
     figure.legend(handles, names, loc="outside lower center", ncols=len(names), frameon=False)
     return figure

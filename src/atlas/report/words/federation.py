@@ -127,14 +127,13 @@ def unused_words(summary: Summary, config: FederationConfig) -> Iterator[str]:
     clients = sorted(unused, key=lambda client: (-unused[client]["rank"], client))
     worst = unused[clients[0]]
     one = len(clients) == 1
-    whose = "its change" if one else f"the change of {clients[0]}"
+    its, whose = ("its", "its change") if one else ("their", f"the change of {clients[0]}")
     advice = "smaller ranks would do"
     if not config.mixing.feedback and config.mixing.cut == "leading":
         advice = f"mixing.feedback=1 keeps what mixing with smaller ranks cuts off, or {advice}"
     yield (
-        f"{listed(clients)} {'uses' if one else 'use'} less than half of {'its' if one else 'their'} "
-        f"ranks: of {whose}, of rank up to {worst['rank']}, {100 * worst['beyond']:.1f} % lies "
-        f"beyond rank {worst['used']}; {advice}."
+        f"{listed(clients)} {'uses' if one else 'use'} less than half of {its} ranks: of {whose}, "
+        f"of rank up to {worst['rank']}, {100 * worst['beyond']:.1f} % lies beyond rank {worst['used']}; {advice}."
     )
 
 
