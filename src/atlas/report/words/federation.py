@@ -133,7 +133,8 @@ def unused_words(summary: Summary, config: FederationConfig) -> Iterator[str]:
         advice = f"mixing.feedback=1 keeps what mixing with smaller ranks cuts off, or {advice}"
     yield (
         f"{listed(clients)} {'uses' if one else 'use'} less than half of {its} ranks: of {whose}, "
-        f"of rank up to {worst['rank']}, {100 * worst['beyond']:.1f} % lies beyond rank {worst['used']}; {advice}."
+        f"of rank up to {worst['rank']}, {100 * worst['beyond']:.1f} % lies beyond rank "
+        f"{worst['used']}; {advice}."
     )
 
 
