@@ -151,6 +151,17 @@ def test_without_training_plain_cuts_collapse_and_bands_do_not():
     assert shares["bands"] == pytest.approx([shares["bands"][0]] * 5, abs=1e-9)
 
 
+def test_random_adapters_collapse_as_the_page_on_concepts_says():
+    now = make_layer([8, 16, 32, 64], d_in=128, d_out=128)
+    even, found = torch.full((4, 4), 0.25, dtype=torch.float64), [beyond(dense(now)[3], 8)]
+    for _ in range(10):
+        a, b = mix_by_recipe(now, rows_of(even), Recipe())
+        now = now._replace(a=a, b=b)
+        found.append(beyond(dense(now)[3], 8))
+    told = [found[number] for number in (0, 1, 2, 5, 10)]
+    assert told == pytest.approx([0.61, 0.39, 0.19, 0.031, 0.0018], rel=0.03)
+
+
 def test_exact_mixtures_are_whole_where_the_count_allows():
     layer, weights = make_layer([2, 3, 5, 1]), make_weights(4)
     residual = make_layer([4] * 4, seed=5)
