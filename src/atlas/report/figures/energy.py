@@ -23,7 +23,7 @@ def plot_energy(folder: RunFolder) -> list[Path]:
     """Draw energy by rank band of cohorts with unequal ranks; nothing for other runs."""
     events, ranks = read_events(folder.events), read_summary(folder.summary)["ranks"]
     told = [event for event in events if event["event"] == "mixed" and event.get("energy")]
-    cohorts = sorted({event["cohort"] for event in told})
+    cohorts = sorted({str(event["cohort"]) for event in told})
     return save_figures(folder, {name: energy_figures(told, name, ranks) for name in cohorts})
 
 
