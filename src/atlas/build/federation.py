@@ -159,6 +159,7 @@ def assemble(
         fingerprint=fingerprint,
         clusters=config.clusters,
         relation=config.relation,
+        mixing=config.mixing,
         route=config.route,
         relevance=config.relevance,
         print_shapes=_print_shapes(groups, fingerprint),
@@ -197,7 +198,28 @@ def _strategy(config: FederationConfig) -> Strategy:
             f"route.budget: {config.route.budget:g}, but under {strategy.name} whole adapters are "
             "merged and start again; allowed: null"
         )
+    _check_cut(config, strategy)
     return strategy
+
+
+def _check_cut(config: FederationConfig, strategy: Strategy) -> None:
+    """Refuse settings of the cut where there is no such cut, or nothing to make up for."""
+    if strategy.space != "product" and config.mixing.cut != "leading":
+        raise InputError(
+            f"mixing.cut: {config.mixing.cut}, but {strategy.name} mixes in space "
+            f"{strategy.space!r}, where mixtures have no directions to choose from; allowed: "
+            "leading, or a strategy that mixes products"
+        )
+    if config.mixing.feedback and strategy.space != "product":
+        raise InputError(
+            f"mixing.feedback: {config.mixing.feedback:g}, but {strategy.name} mixes in space "
+            f"{strategy.space!r}; what a cut removes is known of mixed products alone; allowed: 0"
+        )
+    if config.mixing.feedback and strategy.deliver != "replace":
+        raise InputError(
+            f"mixing.feedback: {config.mixing.feedback:g}, but under {strategy.name} a mixture "
+            "does not take the place of what a client trains; allowed: 0"
+        )
 
 
 def _fingerprint(config: FederationConfig, strategy: Strategy) -> FingerprintSettings:

@@ -13,6 +13,7 @@ from atlas.config.plan import (
     Device,
     DeviceSettings,
     FingerprintSettings,
+    MixingSettings,
     Positive,
     RankSettings,
     RelationSettings,
@@ -196,6 +197,7 @@ class FederationConfig(Settings):
     fingerprint: FingerprintSettings = FingerprintSettings()
     clusters: ClusterSettings = ClusterSettings()
     relation: RelationSettings = RelationSettings()
+    mixing: MixingSettings = MixingSettings()
     route: RouteSettings = RouteSettings()
     relevance: RelevanceSettings = RelevanceSettings()
     align: AlignSettings = AlignSettings()

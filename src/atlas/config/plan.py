@@ -85,6 +85,33 @@ class RelationSettings(Settings):
     warmup: Count = Field(0, description="rounds before clients begin to learn from each other")
 
 
+class MixingSettings(Settings):
+    """How mixtures are brought to clients' ranks, and what becomes of what that removes."""
+
+    cut: Literal["leading", "bands", "own"] = Field(
+        "leading",
+        description="a client keeps a mixture's strongest directions; bands: the same, each band "
+        "of ranks averaged over those who reach it; own: those in which its own change is largest",
+    )
+    feedback: Share = Field(
+        0.0,
+        description="share of what the cut removed that the server remembers and mixes again; "
+        "0: nothing is kept; 1: as if nothing had been cut",
+    )
+    server_rank: Positive | None = Field(
+        None, description="feedback: rank of what is remembered; null: the largest of the clients"
+    )
+
+    @model_validator(mode="after")
+    def _one_remedy(self) -> MixingSettings:
+        if self.cut == "bands" and self.feedback > 0:
+            raise ValueError(
+                f"feedback: {self.feedback:g} given with cut: bands, which weighs clients anew in "
+                "every band, so that nothing says whose the rest is; allowed: 0, or another cut"
+            )
+        return self
+
+
 class RouteSettings(Settings):
     """Which modules of an adapter travel in a round; all of them train."""
 

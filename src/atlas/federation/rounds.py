@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from torch import Tensor
 
@@ -15,7 +16,7 @@ from atlas.federation.exchange.guard import Expected, Refusal, check_reply
 from atlas.federation.exchange.message import Message, encode
 from atlas.federation.exchange.transport import Transport
 from atlas.federation.fingerprints.planned import LARGEST_LOGGED
-from atlas.federation.mixing.apply import mix_cohort, relate, view_of
+from atlas.federation.mixing.apply import relate, view_of
 from atlas.federation.mixing.deliver import (
     Mixing,
     Taken,
@@ -25,6 +26,7 @@ from atlas.federation.mixing.deliver import (
     news_of,
     shut_names,
 )
+from atlas.federation.mixing.feedback import Remembered, start_cutting
 from atlas.federation.mixing.parts import PartMixer, parts_of, together
 from atlas.federation.server import RunPlan, Server, ServerState
 from atlas.federation.signatures.gather import gather_signatures
@@ -81,10 +83,14 @@ def run_round(plan: RunPlan, state: ServerState, transport: Transport, observe: 
         weights = relate(plan, view, set(replied))
         state.cohorts[name] = trained
         routes = state.routes.routes(trained, opened) if opened else None
-        whole = Mixing(trained, weights, (), view.clusters, routes)
-        mixing, taken = _mix(server, whole, clients, rule)
+        cutting = start_cutting(plan.mixing, rule, state, name)
+        whole = Mixing(trained, weights, (), view.clusters, routes, cutting)
+        remembered = Remembered.begin(trained, cutting)
+        mixing, taken = _mix(server, whole, clients, rule, remembered)
         # Described before anybody starts again, which may write into what was trained.
         entry = describe_mixing(mixing, taken, rule)
+        if remembered is not None:
+            entry["feedback"] = remembered.settle(state, name)
         if rule.deliver == "merge":
             begun = [client for client, found in taken.items() if found.accept]
             state.cohorts[name] = restart(trained, begun, plan.seed)
@@ -97,7 +103,11 @@ def run_round(plan: RunPlan, state: ServerState, transport: Transport, observe: 
 
 
 def _mix(
-    server: Server, mixing: Mixing, asked: Sequence[str], rule: Strategy
+    server: Server,
+    mixing: Mixing,
+    asked: Sequence[str],
+    rule: Strategy,
+    remembered: Remembered | None,
 ) -> tuple[Mixing, dict[str, Taken]]:
     """Mix for every client within reach and deliver, a part of them at a time.
 
@@ -110,13 +120,17 @@ def _mix(
     reached = [client for client in cohort.clients if client not in silent]
     taken: dict[str, Taken] = {}
     news = news_of(mixing) if routes else None
-    if isinstance(weights[0], Tensor):
-        mixed = [mix_cohort(cohort, w, **rule.mixing, routes=routes) for w in weights]
-        offered = [m.select(reached) for m in mixed]
-        return replace(mixing, mixed=mixed), deliver(server, offered, own, rule, news)
-    mixers = [PartMixer(cohort, w, **rule.mixing, routes=routes) for w in weights]
+    more: Any = {**rule.mixing, "routes": routes, "cutting": mixing.cutting}
+    mixers = [PartMixer(cohort, w, **more) for w in weights]
+    few = isinstance(weights[0], Tensor)
+    if few:
+        mixing = replace(mixing, mixed=[mixer.mix(cohort.clients) for mixer in mixers])
     for some in parts_of({"": cohort}, together(cohort, weights, reached)):
-        taken |= deliver(server, [mixer.mix(some) for mixer in mixers], own, rule, news)
+        offered = [m.select(some) for m in mixing.mixed] if few else [m.mix(some) for m in mixers]
+        answers = deliver(server, offered, own, rule, news)
+        if remembered is not None:
+            remembered.note(server, mixers, offered, answers)
+        taken |= answers
     return mixing, taken
 
 

@@ -10,6 +10,7 @@ from torch import Tensor
 from atlas.config.plan import (
     ClusterSettings,
     FingerprintSettings,
+    MixingSettings,
     RankSettings,
     RelationSettings,
     RelevanceSettings,
@@ -65,7 +66,10 @@ class ServerState:
     """What the server remembers between rounds; all of it goes into the checkpoint.
 
     Attributes:
-        cohorts: The last good adapter each client sent (at first the initial one), by backbone.
+        cohorts: The last good adapter each client sent (at first the initial one), by backbone;
+            with feedback what it holds after its last mixture.
+        residuals: With feedback, what the cut to its rank removed from each client's mixture, by
+            backbone.
         round: The last round done.
         examples: Training examples of every client that ever replied.
         planned: What was found out before the first round, by backbone; kept beside the rounds.
@@ -78,6 +82,7 @@ class ServerState:
     """
 
     cohorts: dict[str, Cohort]
+    residuals: dict[str, Cohort] = field(default_factory=dict)
     round: int = 0
     examples: dict[str, int] = field(default_factory=dict)
     planned: dict[str, CohortPlan] = field(default_factory=dict)
@@ -184,6 +189,7 @@ class RunPlan:
         fingerprint: What clients tell of their data, where the strategy asks.
         clusters: How clients are grouped, where the strategy needs groups.
         relation: How affinities become W.
+        mixing: How mixtures are brought to clients' ranks.
         relevance: What signatures are and how they become W, where the strategy asks for them.
         print_shapes: Name and shape of every tensor of a client's fingerprint.
         route: Which modules travel.
@@ -202,6 +208,7 @@ class RunPlan:
     fingerprint: FingerprintSettings = FingerprintSettings()
     clusters: ClusterSettings = ClusterSettings()
     relation: RelationSettings = RelationSettings()
+    mixing: MixingSettings = MixingSettings()
     relevance: RelevanceSettings = RelevanceSettings()
     print_shapes: Mapping[str, Mapping[str, tuple[int, ...]]] = field(default_factory=dict)
     route: RouteSettings = RouteSettings()

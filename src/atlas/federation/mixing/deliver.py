@@ -6,7 +6,7 @@ Told with it is how far apart the clients of a cluster are: what mixing is there
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import combinations
 from typing import cast
@@ -31,6 +31,8 @@ from atlas.federation.mixing.apply import (
     keeps_own,
     routed,
 )
+from atlas.federation.mixing.cutting import Cutting
+from atlas.federation.mixing.energy import describe_energy
 from atlas.federation.routing.masks import Routes
 from atlas.federation.server import Server
 from atlas.federation.strategies.base import Strategy
@@ -67,10 +69,19 @@ def cluster_distance(cohort: Cohort, clusters: Sequence[int] | None) -> float | 
 
 @dataclass(frozen=True)
 class Taken:
-    """What a client took: which of the mixtures offered, and how much of it."""
+    """What a client took: which of the mixtures offered, and how much of it.
+
+    Attributes:
+        pick: Which.
+        accept: How much, from 0 to 1.
+        names: The tensors that were sent; none where there was nothing to take.
+        sha256: What the client says the hash of these is afterwards.
+    """
 
     pick: int
     accept: float
+    names: frozenset[str] = field(default=frozenset(), compare=False)
+    sha256: object = field(default=None, compare=False)
 
 
 def pack_mixtures(mixtures: Sequence[Adapter], facts: Mapping[str, object]) -> bytes:
@@ -177,7 +188,7 @@ def deliver(
         rule: What travels, and what becomes of it.
         news: By client the modules that are sent; None for all of them.
     """
-    payloads, sent = {}, {}
+    payloads, sent, names = {}, {}, {}
     again = server.refused if rule.deliver != "global" else set()
     for client in mixed[0].clients:
         given = rule.sends == "adapters" and (client not in own or client in again)
@@ -187,14 +198,16 @@ def deliver(
         adapters = adapters if all(adapters) else []  # nothing is open that anybody sent
         payloads[client] = pack_mixtures(adapters, {"round": server.round})
         sent[client] = [adapter_sha256(adapter) for adapter in adapters]
+        names[client] = frozenset(adapters[0]) if adapters else frozenset()
     taken = {}
     for client, facts in server.facts("deliver", payloads).items():
-        taken[client] = _taken(facts, len(sent[client]))
+        answer = _taken(facts, len(sent[client]))
+        taken[client] = replace(answer, names=names[client], sha256=facts.get("sha256"))
         whole = sent[client] and taken[client].accept == 1.0
         if whole and facts.get("sha256") != sent[client][taken[client].pick]:
             server.fail(client, "deliver: the client does not hold what was sent")
-        answer = {"accept": taken[client].accept, "pick": taken[client].pick}
-        entry = {"round": server.round, "client": client, **answer, "sha256": facts.get("sha256")}
+        told = {"accept": taken[client].accept, "pick": taken[client].pick}
+        entry = {"round": server.round, "client": client, **told, "sha256": facts.get("sha256")}
         server.observe("delivered", entry)
     return taken
 
@@ -240,6 +253,7 @@ class Mixing:
     mixed: Sequence[Cohort]
     clusters: Sequence[int] | None
     routes: Routes | None = None
+    cutting: Cutting | None = None
 
     def per_module(self) -> list[Tensor]:
         """Each W that is a matrix, as it acts: [n, n], or where some is shut [modules, n, n]."""
@@ -269,7 +283,10 @@ def describe_mixing(
         effective = effective.mean(0) if effective.dim() == 3 else effective
         entry |= {"clients": list(clients), "weights": effective.tolist()}
         if rule.sends == "adapters":
-            entry["error"] = describe_error(mixing.trained, mixing.mixed[0], offered[0])
+            both, first = (mixing.trained, mixing.mixed[0]), offered[0]
+            entry["error"] = describe_error(*both, first, mixing.cutting)
+            if (energy := describe_energy(*both)) is not None:
+                entry["energy"] = energy
             entry["distance"] = {
                 "trained": cluster_distance(mixing.trained, mixing.clusters),
                 "mixed": cluster_distance(mixing.mixed[0], mixing.clusters),

@@ -15,6 +15,7 @@ from atlas.federation.adapters.adapter import Adapter, adapter_sha256
 from atlas.federation.clients import ClientData
 from atlas.federation.exchange.message import decode, encode
 from atlas.federation.exchange.transport import Failure, TaskName
+from atlas.federation.mixing.energy import unused_ranks
 from atlas.federation.mixing.parts import parts_of
 from atlas.federation.training.evaluate import Scores, chance_score, majority_scores
 from atlas.jobs.federation.own_data import describe_data
@@ -193,6 +194,10 @@ def _where_there_is(federation: Federation, members: Mapping[str, ClientData]) -
         found["chance"] = {"clients": chance}
     if data := describe_data(federation):
         found["data"] = data
+    if plan.strategy.sends == "adapters":
+        for cohort in state.cohorts.values():
+            if unused := unused_ranks(cohort):
+                found["unused"] = found.get("unused", {}) | unused
     if (clusters := planned_clusters(federation)) is not None:
         found["clusters"] = clusters
     if state.granted:

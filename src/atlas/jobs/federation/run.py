@@ -11,6 +11,7 @@ from atlas.config.federation import FederationConfig
 from atlas.errors import InputError
 from atlas.federation.adapters.cohort import Cohort
 from atlas.federation.exchange.transport import Failure
+from atlas.federation.mixing.feedback import empty_residual
 from atlas.federation.mixing.parts import parts_of
 from atlas.federation.rounds import run_rounds
 from atlas.federation.routing.masks import RouteState
@@ -25,6 +26,8 @@ from atlas.runs.ranks import ALONE, Ranks
 
 _SIGNATURE = "|signature|"
 """Begins the name of a client's signature; names of adapters begin with their backbone's."""
+_RESIDUAL = "|residual|"
+"""Begins the name of what was cut from mixtures, followed by the backbone's."""
 
 
 @dataclass(frozen=True)
@@ -108,6 +111,11 @@ class FederationJob:
             for backbone, cohort in state.cohorts.items()
             for name, value in cohort.tensors.items()
         }
+        tensors |= {
+            f"{_RESIDUAL}{backbone}|{name}": value
+            for backbone, cohort in state.residuals.items()
+            for name, value in cohort.tensors.items()
+        }
         tensors |= {_SIGNATURE + client: value for client, value in state.signatures.items()}
         meta = {
             "seconds": seconds,
@@ -121,7 +129,8 @@ class FederationJob:
         return Snapshot(tensors, meta, SavedClients(self.federation), self._release)
 
     def _release(self) -> None:
-        for cohort in self.federation.state.cohorts.values():
+        state = self.federation.state
+        for cohort in (*state.cohorts.values(), *state.residuals.values()):
             cohort.release()
 
     def restore(self, folder: RunFolder, saved: Checkpoint) -> float:
@@ -133,6 +142,10 @@ class FederationJob:
         try:
             for backbone, cohort in state.cohorts.items():
                 _put_back(cohort, backbone, saved.tensors)
+                if any(name.startswith(f"{_RESIDUAL}{backbone}|") for name in saved.tensors):
+                    residual = empty_residual(cohort, self.federation.plan.mixing)
+                    _put_back(residual, _RESIDUAL + backbone, saved.tensors)
+                    state.residuals[backbone] = residual
             state.signatures = {
                 client: saved.tensors[_SIGNATURE + client]
                 for client in self.federation.holders
