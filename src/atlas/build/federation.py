@@ -44,7 +44,7 @@ from atlas.federation.clients import POOLS, ClientData, Holder
 from atlas.federation.exchange.contents import SHARES
 from atlas.federation.fingerprints.take import print_shapes
 from atlas.federation.server import RunPlan, ServerState
-from atlas.federation.strategies.base import Strategy, find_strategy
+from atlas.federation.strategies.base import STRATEGIES, Strategy, find_strategy
 from atlas.federation.training.loop import Clock
 from atlas.runs.checkpoint import tensors_sha256
 from atlas.runs.events import Progress
@@ -197,7 +197,24 @@ def _strategy(config: FederationConfig) -> Strategy:
             f"route.budget: {config.route.budget:g}, but under {strategy.name} whole adapters are "
             "merged and start again; allowed: null"
         )
+    if config.relation.eta == "shrink":
+        _check_shrink(config, strategy)
     return strategy
+
+
+def _check_shrink(config: FederationConfig, strategy: Strategy) -> None:
+    """Estimated steps need neighbours to step to, and whole adapters to compare."""
+    if strategy.plans == "nothing":
+        able = ", ".join(n for n, s in sorted(STRATEGIES.items()) if s.plans != "nothing")
+        raise InputError(
+            f"relation.eta: 'shrink' given, but under {strategy.name} clients take no steps toward "
+            f"neighbours; allowed with strategy {able}"
+        )
+    if (config.route.budget or strategy.budget) < 1:
+        raise InputError(
+            "relation.eta: 'shrink' given, but not all modules travel (route.budget), and a step "
+            "is estimated from whole adapters; allowed: a number, even, auto"
+        )
 
 
 def _fingerprint(config: FederationConfig, strategy: Strategy) -> FingerprintSettings:

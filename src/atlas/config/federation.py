@@ -19,6 +19,7 @@ from atlas.config.plan import (
     RelevanceSettings,
     RouteSettings,
     Settings,
+    Share,
     SplitSettings,
 )
 from atlas.config.training import (
@@ -100,6 +101,11 @@ class DataSettings(Settings):
     )
     noise: Annotated[float, Field(ge=0, le=0.5)] = Field(
         0.0, description="synthetic: share of flipped training labels"
+    )
+    difference: Share = Field(
+        0.0,
+        description="synthetic: how far a task's clients differ, in label shares (0: half and "
+        "half; 1: from 5 to 95 %) and home domain (0: 15 % of texts at least; 1: all)",
     )
 
     def client_count(self, task: str) -> int:

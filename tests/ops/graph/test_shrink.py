@@ -133,7 +133,7 @@ def test_estimated_steps_end_nearer_the_truth_than_a_mean_and_than_nothing(diffe
         errors[name] = world.error()
     best = min(errors["even"], errors["local"])
     assert errors["shrink"] < best * 1.02
-    if 0 < difference:
+    if difference > 0:
         assert errors["shrink"] < best - 0.03
         assert errors["shrink"] < errors["naive"]
 

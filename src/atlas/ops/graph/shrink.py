@@ -1,7 +1,7 @@
 """How much of its own a client should keep: the noise of what it learned against real differences.
 
-If what clients aim at differs by D (a variance, all numbers together) and each knows its aim only up
-to noise N, the best guess keeps the share
+If what clients aim at differs by D (a variance, all numbers together) and each knows its aim only
+up to noise N, the best guess keeps the share
 
     c = D / (N + D)
 
@@ -24,8 +24,9 @@ apart. Noise grows by the same rule, as the same examples come back in every rou
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 EMA = 0.5
 """What earlier rounds count in the shares of noise and of real differences."""
@@ -95,6 +96,24 @@ class Deviation:
     def share(self) -> float:
         """The share of its deviation to be kept in this round's mixing."""
         return step_share(self.c, self.rho)
+
+
+def read_deviation(saved: Mapping[str, Any]) -> Deviation:
+    """A deviation from its fields by name.
+
+    Raises:
+        TypeError: If a field is unknown.
+        ValueError: If one is not what it should be.
+    """
+    first = saved.get("first")
+    numbers = {name: value for name, value in saved.items() if name != "first"}
+    nothing = ("real", "noisy")
+    for name, value in numbers.items():
+        sound = type(value) in (int, float) and math.isfinite(value)
+        if not sound and not (value is None and name in nothing):
+            raise ValueError(f"{name} of a deviation is {value!r}, not a finite number")
+    both = None if first is None else (float(first[0]), float(first[1]))
+    return Deviation(first=both, **numbers)
 
 
 @dataclass(frozen=True)
@@ -172,9 +191,7 @@ def _regress(
         return found
     start = math.sqrt(kept / 2) * before.spread / new
     grown = found.spread / new - 1.0
-    return replace(
-        found, cross=before.cross + start * grown, square=before.square + start * start
-    )
+    return replace(found, cross=before.cross + start * grown, square=before.square + start * start)
 
 
 def _smooth(before: float | None, now: float) -> float:
