@@ -1,5 +1,6 @@
 """Estimated steps against the closed form: quadratic clients over many rounds."""
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -11,6 +12,7 @@ from atlas.ops.graph.shrink import (
     RoundNoise,
     compared,
     final_share,
+    left_of_pulls,
     step_share,
     trained,
 )
@@ -33,7 +35,9 @@ class World:
         parts = [(2 * noises[:, None]) ** 0.5 * normal(n, WIDTH) for _ in range(2)]
         self.aim = self.truth + (parts[0] + parts[1]) / 2
         quarter = (parts[0] - parts[1]).square().sum(1) / 4
-        self.noise = [RoundNoise(float(rho**2 * q), 1.0) for q in quarter]
+        # What many small steps pull, some of it back: the way itself, for one step that covers it.
+        pulls = -math.log1p(-min(rho, 0.95))
+        self.noise = [RoundNoise(float(pulls**2 * q), 1.0) for q in quarter]
         self.rho, self.n = rho, n
         self.at = torch.zeros(n, WIDTH, dtype=torch.float64)
 
@@ -144,7 +148,19 @@ def test_in_several_passes_halves_share_examples_and_a_part_of_one_is_drawn_agai
     part = trained(Deviation(), RoundNoise(4.0, 0.25))
     assert (whole.data, whole.fresh) == pytest.approx((1.0, 0.0))
     assert (twice.data, twice.fresh) == pytest.approx((1.0, 0.0))
-    assert (part.data, part.noise) == pytest.approx((1.0, 4.0))
+    assert (part.data, part.pulls) == pytest.approx((1.0, 4.0))
+
+
+@pytest.mark.parametrize("rho", [0.1, 0.5, 0.9])
+def test_what_is_left_of_pulls_is_that_of_many_small_steps(rho):
+    """The noise of a path's end against that of its pulls, for two paths of other data."""
+    steps, at, pulled = 20000, 0.0, 0.0
+    each = 1 - (1 - rho) ** (1 / steps)
+    for _ in range(steps):
+        # The difference of two clients whose aims are 1 apart; pulls are told as if from the start.
+        pulled += each
+        at += each * (1.0 - at)
+    assert at / pulled == pytest.approx(left_of_pulls(rho), rel=1e-3)
 
 
 def test_equal_clients_have_nothing_to_keep_and_nothing_known_is_nothing_kept():

@@ -135,7 +135,7 @@ def learn(
     near: Mapping[str, Sequence[tuple[str, float]]],
     noises: Mapping[str, PartNoise],
 ) -> dict[str, Deviation]:
-    """What is known of clients after a round: the noise of all, the spread of those with neighbours."""
+    """What is known after a round: the noise of all, the spread of those with neighbours."""
     members = {member.id: member for member in cohort.members}
     heads = bool(heads_of(cohort.tensors))
     rounds, moved = {}, {}
@@ -198,8 +198,8 @@ def describe(
         if one is not None and near[client]:
             square = one.spread**2
             told[client] = {
-                "noise": square * (one.noisy or 0.0),
-                "difference": square * max(0.0, one.real or 0.0),
+                "noise": square * one.noisy,
+                "difference": square * one.real,
                 "rho": one.rho,
                 "keep": one.c,
                 "eta": 1.0 - kept,

@@ -28,13 +28,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-EMA = 0.5
-"""What earlier rounds count in the shares of noise and of real differences."""
 START_RHO, START_WEIGHT = 0.5, 0.25
 """The share of its way that a round covers while nothing is known, and what that counts beside a
 round in which clients started as far apart as a round takes them."""
-LEAST_RHO = 0.05
-"""Where a round covers less, what a client does in a run's rounds is not yet its way."""
+LEAST_RHO, MOST_RHO = 0.05, 0.95
+"""Where a round covers less, what a client does in a run's rounds is not yet its way; and the last
+bit of it is never told from all."""
 
 
 def step_share(c: float, rho: float) -> float:
@@ -54,16 +53,21 @@ class Deviation:
     """What is remembered of one client between rounds; lengths, not squares, unless said.
 
     Attributes:
-        data: Noise of what it has trained, as far as it is its examples': it comes back.
-        fresh: Noise as far as it is the round's draw among them.
+        data: Noise of the pulls it was trained by (see `left_of_pulls`), as far as it is its
+            examples': it comes back.
+        fresh: Noise of them as far as it is the round's draw among its examples.
         spread: How far it and its neighbours were apart when last compared: the root of half of
             their mean squared distance.
         kept: The share of its deviation that it started the next round with.
         first: The spread at the first comparison, and the noise of that round.
         cross: Sum over rounds of start times (spread - new), each in units of new.
         square: Sum of squared starts in these units.
-        real: Share of the squared spread that noise does not explain, smoothed; may be negative.
-        noisy: Share of it that is noise of the client's own examples, smoothed.
+        explained: The variance of pulls, of its own and of its neighbours, in units of the squared
+            spread.
+        own: That of its own examples alone.
+        seen: What the rounds of which these two are means count together. A round counts by how
+            much of the spread is its own: what clients kept of earlier ones was seen before, and
+            its noise is known by `rho` alone.
     """
 
     data: float = 0.0
@@ -73,23 +77,33 @@ class Deviation:
     first: tuple[float, float] | None = None
     cross: float = START_WEIGHT * (1.0 - START_RHO)
     square: float = START_WEIGHT
-    real: float | None = None
-    noisy: float | None = None
+    explained: float = 0.0
+    own: float = 0.0
+    seen: float = 0.0
 
     @property
     def rho(self) -> float:
         """The share of its way that a round of training covers."""
-        return min(1.0, max(LEAST_RHO, 1.0 - self.cross / self.square))
+        return min(MOST_RHO, max(LEAST_RHO, 1.0 - self.cross / self.square))
 
     @property
     def c(self) -> float:
         """The share of its deviation to be left in the end; nothing while nothing is known."""
-        real, noisy = max(0.0, self.real or 0.0), self.noisy or 0.0
-        return real / (real + noisy) if real > 0 else 0.0
+        return self.real / (self.real + self.noisy) if self.real > 0 else 0.0
 
     @property
-    def noise(self) -> float:
-        """Variance of all noise in what it has trained."""
+    def real(self) -> float:
+        """The share of the squared spread that noise does not explain, at least 0."""
+        return max(0.0, 1.0 - left_of_pulls(self.rho) ** 2 * self.explained) if self.seen else 0.0
+
+    @property
+    def noisy(self) -> float:
+        """The share of the squared spread that the noise of its own examples would be."""
+        return left_of_pulls(self.rho) ** 2 * self.own
+
+    @property
+    def pulls(self) -> float:
+        """Variance of all pulls that it was trained by."""
         return self.data**2 + self.fresh**2
 
     @property
@@ -107,10 +121,8 @@ def read_deviation(saved: Mapping[str, Any]) -> Deviation:
     """
     first = saved.get("first")
     numbers = {name: value for name, value in saved.items() if name != "first"}
-    nothing = ("real", "noisy")
     for name, value in numbers.items():
-        sound = type(value) in (int, float) and math.isfinite(value)
-        if not sound and not (value is None and name in nothing):
+        if type(value) not in (int, float) or not math.isfinite(value):
             raise ValueError(f"{name} of a deviation is {value!r}, not a finite number")
     both = None if first is None else (float(first[0]), float(first[1]))
     return Deviation(first=both, **numbers)
@@ -121,13 +133,22 @@ class RoundNoise:
     """What halves of a client's batches say of its round.
 
     Attributes:
-        variance: Of the round's update, if its batches had been drawn afresh: a quarter of the
-            squared distance of what the halves would have had.
+        variance: Of the pulls of the round's batches together, if they had been drawn afresh: a
+            quarter of the squared distance of what the halves would have had.
         passes: How often the round went over the client's examples; less than 1 for a part.
     """
 
     variance: float
     passes: float
+
+
+def left_of_pulls(rho: float) -> float:
+    """What is left at a round's end of all pulls in it, if they cover a share `rho` of the way.
+
+    Where one batch has pulled too far the next ones pull back. With many small steps toward x,
+    pulls add up to -log(1 - rho) of the way, of which rho is covered.
+    """
+    return -rho / math.log1p(-rho)
 
 
 def trained(before: Deviation, noise: RoundNoise) -> Deviation:
@@ -162,37 +183,41 @@ def compared(own: Deviation, noise: RoundNoise, others: Sequence[Neighbour]) -> 
     """After a client was compared with its neighbours; `own` is after `trained`."""
     square = sum(other.share * other.gap for other in others) / 2
     if square <= 0:
-        return replace(own, spread=0.0, real=_smooth(own.real, 0.0), noisy=_smooth(own.noisy, 1.0))
+        return replace(own, spread=0.0)
     spread = math.sqrt(square)
-    theirs = sum(other.share * other.deviation.noise for other in others)
+    new = _new_spread(own, noise) or spread
+    theirs = sum(other.share * other.deviation.pulls for other in others)
     # The mean squared distance of two is twice the difference, and the noise of both.
-    real = 1.0 - (own.noise + theirs) / (2 * square)
+    explained = (own.pulls + theirs) / (2 * square)
+    counts = min(1.0, (new / spread) ** 2)
+    seen = own.seen + counts
     found = replace(
         own,
         spread=spread,
-        real=_smooth(own.real, real),
-        noisy=_smooth(own.noisy, own.data**2 / square),
+        explained=own.explained + (explained - own.explained) * counts / seen,
+        own=own.own + (own.data**2 / square - own.own) * counts / seen,
+        seen=seen,
     )
     if own.first is None:
         return replace(found, first=(spread, noise.variance))
-    return _regress(found, own, noise, others)
+    return _regress(found, own, new, others)
+
+
+def _new_spread(own: Deviation, noise: RoundNoise) -> float:
+    """How far a round takes clients apart from a common start; 0 if that is not known yet."""
+    if own.first is None:
+        return 0.0
+    spread, variance = own.first
+    # Smaller steps than in the first round take clients less far apart, and have less noise.
+    return spread * (math.sqrt(noise.variance / variance) if variance > 0 else 1.0)
 
 
 def _regress(
-    found: Deviation, before: Deviation, noise: RoundNoise, others: Sequence[Neighbour]
+    found: Deviation, before: Deviation, new: float, others: Sequence[Neighbour]
 ) -> Deviation:
     """Learn from a round how much of a start is left after it."""
-    assert before.first is not None
-    spread, variance = before.first
-    # Smaller steps than in the first round take clients less far apart, and have less noise.
-    new = spread * (math.sqrt(noise.variance / variance) if variance > 0 else 1.0)
     kept = before.kept**2 + sum(other.share * other.deviation.kept**2 for other in others)
-    if new <= 0:
-        return found
     start = math.sqrt(kept / 2) * before.spread / new
     grown = found.spread / new - 1.0
     return replace(found, cross=before.cross + start * grown, square=before.square + start * start)
 
-
-def _smooth(before: float | None, now: float) -> float:
-    return now if before is None else EMA * before + (1.0 - EMA) * now
