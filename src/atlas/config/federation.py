@@ -104,8 +104,8 @@ class DataSettings(Settings):
     )
     difference: Share = Field(
         0.0,
-        description="synthetic: how far a task's clients differ, in label shares (0: half and "
-        "half; 1: from 5 to 95 %) and home domain (0: 15 % of texts at least; 1: all)",
+        description="synthetic: how far label shares of a task's clients differ, from half and "
+        "half for all (0) to 5 % for the first and 95 % for the last of them (1)",
     )
 
     def client_count(self, task: str) -> int:

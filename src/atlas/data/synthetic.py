@@ -5,8 +5,8 @@ the same knowledge, and each has a home domain from which more of its texts come
 task are alike and not the same. Learning from them pays, learning from the others does not.
 
 `data.difference` turns alike clients into different ones: with 0 every client has both labels
-equally often, with 1 its texts are from its home domain alone, and its labels are as uneven as they
-get, for the first client one way, for the last the other. Test data is as the training data is.
+equally often, with 1 they are as uneven as they get, for the first client one way, for the last the
+other, while texts tell nothing of whose they are. Test data is as the training data is.
 """
 
 from __future__ import annotations
@@ -93,9 +93,8 @@ def _client(  # noqa: PLR0913
     # Its home domain comes before the others of the task's world.
     start = (number - 1) % len(world)
     own = world[start:] + world[:start]
-    home = AT_HOME + (1.0 - AT_HOME) * settings.difference
     positive = 0.5 + UNEVEN * settings.difference * _place(number, settings.client_count(task.name))
-    splits = [_draw(task, own, size, rng, seen, (home, positive)) for size in sizes]
+    splits = [_draw(task, own, size, rng, seen, positive) for size in sizes]
     noise = generator(seed, "data", task.name, number, "noise")
     return ClientData(
         id=f"{task.name}-{number}",
@@ -124,10 +123,9 @@ def _draw(  # noqa: PLR0913
     size: int,
     rng: np.random.Generator,
     seen: set[tuple[str, ...]],
-    shares: tuple[float, float],
+    positive: float,
 ) -> list[Example]:
-    """New examples, none of which was seen; `shares` are those at home and of the second label."""
-    home, positive = shares
+    """New examples, a share `positive` of the second label, none of which was seen."""
     labels = rng.permutation(spread_labels(size, positive)).tolist()
     examples: list[Example] = []
     for _ in range(_PATIENCE * size):
@@ -135,7 +133,7 @@ def _draw(  # noqa: PLR0913
             break
         label = labels[len(examples)]
         abroad = domains[int(rng.integers(len(domains)))]
-        domain = domains[0] if rng.random() < home else abroad
+        domain = domains[0] if rng.random() < AT_HOME else abroad
         example = Example(MAKERS[task.name](domain, rng, label), label)
         if text_key(example) not in seen:
             seen.add(text_key(example))

@@ -72,9 +72,10 @@ def shrink_steps(  # noqa: PLR0913
     own = [shares.get(client, 0.0) for client in cohort.clients]
     steps = 1.0 - torch.tensor(own, dtype=torch.float64)
     stepped = [taken_by(w, steps) for w in weights]
+    estimates = describe(cohort, found, near, stepped[0])
+    server.state.steps |= {client: estimates[client] for client in replied}
     if len(cohort.clients) <= LARGEST_LOGGED:
         told = {"round": server.round, "cohort": cohort.layout.backbone}
-        estimates = describe(cohort, found, near, stepped[0])
         server.observe("shrunk", {**told, "clients": estimates})
     return stepped
 

@@ -187,6 +187,8 @@ def _where_there_is(federation: Federation, members: Mapping[str, ClientData]) -
         found["alignment"] = {key: value for key, value in alignment.items() if key != "modules"}
     if plan.budget < 1:
         found["route"] = {"budget": plan.budget, "choice": plan.route.choice}
+    if plan.relation.eta == "shrink":
+        found["steps"] = {client: state.steps.get(client) for client in state.clients}
     guesses = {client: chance_score(m.task, m.test) for client, m in sorted(members.items())}
     chance = {client: share for client, share in guesses.items() if share is not None}
     if chance:

@@ -220,4 +220,3 @@ def _regress(
     start = math.sqrt(kept / 2) * before.spread / new
     grown = found.spread / new - 1.0
     return replace(found, cross=before.cross + start * grown, square=before.square + start * start)
-
