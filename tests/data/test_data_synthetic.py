@@ -103,6 +103,19 @@ def test_noise_flips_the_stated_share_of_training_labels_only(noise):
         assert clean.validation == noisy.validation and clean.test == noisy.test
 
 
+@pytest.mark.parametrize(
+    ("difference", "shares"), [(0.5, (0.275, 0.5, 0.725)), (1, (0.05, 0.5, 0.95))]
+)
+def test_difference_spreads_the_label_shares_of_a_tasks_clients(difference, shares):
+    found = clients(tasks=["sentiment"], clients_per_task=3, train=40, difference=difference)
+    for client, share in zip(found, shares, strict=True):
+        for part in (client.train, client.validation, client.test):
+            assert abs(sum(e.label for e in part) - share * len(part)) < 1
+    assert clients(difference=0.0) == clients()
+    alone = clients(tasks=["sentiment"], clients_per_task=1, train=40, difference=difference)
+    assert sum(e.label for e in alone[0].train) == 20
+
+
 def test_no_single_word_of_opinion_decides_the_sentiment():
     (client,) = clients(tasks=["sentiment"], clients_per_task=1, train=400, test=1)
     for words, label in ((GOOD, 1), (BAD, 0)):

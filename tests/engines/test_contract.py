@@ -52,6 +52,7 @@ RUNS = {
         "ranks": {"method": "importance", "choices": [1, 2, 3], "budget": 1000},
         "split": {"point": "auto", "weights": {"balance": 9.0}},
     },
+    "shrink": {"strategy": "cluster", "relation": {"eta": "shrink"}},
     "flora": {"strategy": "flora", "train": {"keep_moments": True}},
     "ditto": {"strategy": "ditto", "alone": False, "split": {"point": 2}},
     "body": {"strategy": "fedavg-body", "keep_best": True},
@@ -78,6 +79,7 @@ def test_all_that_is_said_in_a_run_is_in_the_contract(make, name, tmp_path):
     log = federation.engine.log + again.engine.log
     check_log(log)
     planned = {"fingerprint", "capacity", "assign"} if name == "atlas" else set()
+    planned |= {"fingerprint"} if name == "shrink" else set()
     planned |= {"signature"} if name in ("simgrad", "repsim", "mosaic") else set()
     lasting = {"fit", "deliver", "evaluate", "adapter", "save", "load"}
     assert {task for task, _, _ in log} == planned | lasting
@@ -89,7 +91,7 @@ def test_all_that_is_said_in_a_run_is_in_the_contract(make, name, tmp_path):
 
 def check_log(log):
     """Nothing is left to defaults, but what is told only where it is asked for or there is any."""
-    where_there_is = {"split_up", "split_down", "beta", "salience"}
+    where_there_is = {"split_up", "split_down", "beta", "salience", "noise", "passes"}
     for task, requests, replies in log:
         asked, told = CONTRACTS[task].request.facts, CONTRACTS[task].reply.facts
         for request, reply in zip(requests.values(), replies.values(), strict=True):

@@ -6,7 +6,7 @@ from atlas.config.federation import FederationConfig
 from atlas.config.load import load_config
 from atlas.report.words.declined import read_answers
 from atlas.report.words.english import counted, listed, points, standard_error
-from atlas.report.words.federation import federation_words
+from atlas.report.words.federation import federation_words, step_words
 from atlas.report.words.legends import compare_legend
 from atlas.report.words.memory import memory_words
 
@@ -144,6 +144,15 @@ def test_what_a_test_set_can_tell_is_its_standard_error():
     old = make_summary({"a": 0.1})
     del old["test_examples"]
     assert "standard error" not in federation_words(old, [], ATLAS)
+
+
+def test_estimated_steps_are_told():
+    one = {"noise": 1.0, "difference": 3.0, "rho": 0.5, "keep": 0.75, "eta": 0.1}
+    two = {**one, "difference": 0.0, "keep": 0.0, "eta": 0.66}
+    told = " ".join(step_words({"steps": {"a1": one, "a2": two, "b1": None}}))
+    assert "0% (a2) to 75% (a1)" in told
+    assert "Nothing could be estimated of b1" in told
+    assert not list(step_words({}))
 
 
 def test_replies_that_did_not_count_are_told():

@@ -44,7 +44,7 @@ from atlas.federation.clients import POOLS, ClientData, Holder
 from atlas.federation.exchange.contents import SHARES
 from atlas.federation.fingerprints.take import print_shapes
 from atlas.federation.server import RunPlan, ServerState
-from atlas.federation.strategies.base import Strategy, find_strategy
+from atlas.federation.strategies.base import STRATEGIES, Strategy, find_strategy
 from atlas.federation.training.loop import Clock
 from atlas.runs.checkpoint import tensors_sha256
 from atlas.runs.events import Progress
@@ -199,6 +199,8 @@ def _strategy(config: FederationConfig) -> Strategy:
             "merged and start again; allowed: null"
         )
     _check_cut(config, strategy)
+    if config.relation.eta == "shrink":
+        _check_shrink(config, strategy)
     return strategy
 
 
@@ -219,6 +221,21 @@ def _check_cut(config: FederationConfig, strategy: Strategy) -> None:
         raise InputError(
             f"mixing.feedback: {config.mixing.feedback:g}, but under {strategy.name} a mixture "
             "does not take the place of what a client trains; allowed: 0"
+        )
+
+
+def _check_shrink(config: FederationConfig, strategy: Strategy) -> None:
+    """Estimated steps need neighbours to step to, and whole adapters to compare."""
+    if strategy.plans == "nothing":
+        able = ", ".join(n for n, s in sorted(STRATEGIES.items()) if s.plans != "nothing")
+        raise InputError(
+            f"relation.eta: 'shrink' given, but under {strategy.name} clients take no steps toward "
+            f"neighbours; allowed with strategy {able}"
+        )
+    if (config.route.budget or strategy.budget) < 1:
+        raise InputError(
+            "relation.eta: 'shrink' given, but not all modules travel (route.budget), and a step "
+            "is estimated from whole adapters; allowed: a number, even, auto"
         )
 
 

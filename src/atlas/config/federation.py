@@ -20,6 +20,7 @@ from atlas.config.plan import (
     RelevanceSettings,
     RouteSettings,
     Settings,
+    Share,
     SplitSettings,
 )
 from atlas.config.training import (
@@ -101,6 +102,11 @@ class DataSettings(Settings):
     )
     noise: Annotated[float, Field(ge=0, le=0.5)] = Field(
         0.0, description="synthetic: share of flipped training labels"
+    )
+    difference: Share = Field(
+        0.0,
+        description="synthetic: how far label shares of a task's clients differ, from half and "
+        "half for all (0) to 5 % for the first and 95 % for the last of them (1)",
     )
 
     def client_count(self, task: str) -> int:

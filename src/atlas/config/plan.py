@@ -72,10 +72,11 @@ class RelationSettings(Settings):
     alpha: Annotated[float, Field(gt=0)] | Literal["auto"] = Field(
         1.0, description="rbf: exp(-alpha * distance^2); auto: each client's validation data picks"
     )
-    eta: Share | Literal["even", "auto"] = Field(
+    eta: Share | Literal["even", "shrink", "auto"] = Field(
         "even",
         description="step toward the neighbours' mean; even: own counts as one of them (2/3 among "
-        "three alike); auto: validation data picks",
+        "three alike); shrink: less than that where clients differ by more than noise; auto: "
+        "validation data picks",
     )
     nearest: Positive | None = Field(3, description="neighbours per client; null: all")
     cross: Share = Field(0.0, description="factor on edges between clusters")

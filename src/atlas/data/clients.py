@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from atlas.config.federation import FederationConfig
+from atlas.config.federation import DataSettings, FederationConfig
 from atlas.config.messages import nearest, show
 from atlas.data.dealing import dealt_clients
 from atlas.data.examples import Source
@@ -64,7 +64,7 @@ def _from_source(config: FederationConfig, registry: Mapping[str, Task]) -> list
             f"data.tasks: empty, but data.source {data.source!r} needs at least one task, "
             f"for example {', '.join(BENCHMARKS)}"
         )
-    _check_noise(data.noise)
+    _check_made_up(data)
     _check_once(data.tasks)
     tasks = [find_task(name, registry, "data.tasks") for name in data.tasks]
     source = _open_source(config)
@@ -108,13 +108,18 @@ def _check_unused(config: FederationConfig) -> None:
             f"data.clients_of: {', '.join(config.data.clients_of)} given, but there are `clients`, "
             "so no task is dealt; leave data.clients_of empty"
         )
-    _check_noise(config.data.noise)
+    _check_made_up(config.data)
     _check_apart(config.data.tests)
 
 
-def _check_noise(noise: float) -> None:
-    if noise:
-        raise InputError(f"data.noise: {noise} given, but only synthetic data is made noisy")
+def _check_made_up(data: DataSettings) -> None:
+    if data.noise:
+        raise InputError(f"data.noise: {data.noise} given, but only synthetic data is made noisy")
+    if data.difference:
+        raise InputError(
+            f"data.difference: {data.difference:g} given, but only synthetic clients are made to "
+            "differ; others do by data.partition"
+        )
 
 
 def _check_apart(tests: str) -> None:

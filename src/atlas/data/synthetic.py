@@ -3,6 +3,10 @@
 Each task has domains of its own, as reviews are about other things than news. All its clients need
 the same knowledge, and each has a home domain from which more of its texts come: clients of one
 task are alike and not the same. Learning from them pays, learning from the others does not.
+
+`data.difference` turns alike clients into different ones: with 0 every client has both labels
+equally often, with 1 they are as uneven as they get, for the first client one way, for the last the
+other, while texts tell nothing of whose they are. Test data is as the training data is.
 """
 
 from __future__ import annotations
@@ -11,6 +15,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from atlas.config.federation import DataSettings
 from atlas.data.dealing import check_names
@@ -27,6 +32,8 @@ MAKERS: dict[str, Maker] = {"sentiment": sentiment, "paraphrase": paraphrase, "o
 
 # The share of a client's texts that are about its home domain for certain.
 AT_HOME = 0.15
+# How far the label shares of the first and the last client are from a half, at most.
+UNEVEN = 0.45
 # Templates have no end, so `train: null` (all there is) needs a number here.
 ALL = 500
 # A text space counts as used up when this many draws per wanted example gave too few new texts.
@@ -37,7 +44,8 @@ def synthetic_clients(settings: DataSettings, seed: int) -> list[ClientData]:
     """All clients of the synthetic tasks, `<task>-1` and so on.
 
     Clients of one task have different home domains; beyond as many clients as its domains these
-    are used again, with other texts. Every split holds both labels equally often, before the noise.
+    are used again, with other texts. Every split holds both labels equally often, before the noise
+    and without `difference`.
 
     Args:
         settings: Tasks, clients per task, sizes and the share of flipped training labels.
@@ -85,7 +93,8 @@ def _client(  # noqa: PLR0913
     # Its home domain comes before the others of the task's world.
     start = (number - 1) % len(world)
     own = world[start:] + world[:start]
-    splits = [_draw(task, own, size, rng, seen) for size in sizes]
+    positive = 0.5 + UNEVEN * settings.difference * _place(number, settings.client_count(task.name))
+    splits = [_draw(task, own, size, rng, seen, positive) for size in sizes]
     noise = generator(seed, "data", task.name, number, "noise")
     return ClientData(
         id=f"{task.name}-{number}",
@@ -97,15 +106,27 @@ def _client(  # noqa: PLR0913
     )
 
 
-def _draw(
+def _place(number: int, count: int) -> float:
+    """Where a client stands among those of its task, from -1 to 1; alone in the middle."""
+    return 2.0 * (number - 1) / (count - 1) - 1.0 if count > 1 else 0.0
+
+
+def spread_labels(size: int, positive: float) -> NDArray[np.int64]:
+    """Labels 0 and 1, a share of them 1, as evenly spread as whole numbers allow [size]."""
+    steps = np.floor(np.arange(size + 1) * positive)
+    return np.diff(steps).astype(np.int64)
+
+
+def _draw(  # noqa: PLR0913
     task: Task,
     domains: list[Domain],
     size: int,
     rng: np.random.Generator,
     seen: set[tuple[str, ...]],
+    positive: float,
 ) -> list[Example]:
-    """New examples, half of each label, none of which was seen."""
-    labels = rng.permutation(np.arange(size) % len(task.labels)).tolist()
+    """New examples, a share `positive` of the second label, none of which was seen."""
+    labels = rng.permutation(spread_labels(size, positive)).tolist()
     examples: list[Example] = []
     for _ in range(_PATIENCE * size):
         if len(examples) == size:

@@ -28,6 +28,7 @@ from atlas.federation.mixing.deliver import (
 )
 from atlas.federation.mixing.feedback import Remembered, start_cutting
 from atlas.federation.mixing.parts import PartMixer, parts_of, together
+from atlas.federation.mixing.shrink import remember_kept, shrink_steps
 from atlas.federation.server import RunPlan, Server, ServerState
 from atlas.federation.signatures.gather import gather_signatures
 from atlas.federation.strategies.base import Strategy
@@ -81,12 +82,14 @@ def run_round(plan: RunPlan, state: ServerState, transport: Transport, observe: 
         trained = cohort.put(replied) if rule.sends == "adapters" else cohort
         view = view_of(plan, state, trained, number)
         weights = relate(plan, view, set(replied))
+        weights = shrink_steps(plan, server, view, trained, weights, accepted)
         state.cohorts[name] = trained
         routes = state.routes.routes(trained, opened) if opened else None
         cutting = start_cutting(plan.mixing, rule, state, name)
         whole = Mixing(trained, weights, (), view.clusters, routes, cutting)
         remembered = Remembered.begin(trained, cutting)
         mixing, taken = _mix(server, whole, clients, rule, remembered)
+        remember_kept(state.deviations, trained.clients, replied, taken)
         # Described before anybody starts again, which may write into what was trained.
         entry = describe_mixing(mixing, taken, rule)
         if remembered is not None:
@@ -202,6 +205,8 @@ def _fit_request(plan: RunPlan, number: int, opened: Sequence[bool] | None) -> b
         facts["open"] = [module for module, is_open in enumerate(opened) if is_open]
         first = "gradient" if number == 1 else "product"  # nothing is learned yet to be multiplied
         facts["measure"] = first if plan.route.measure == "auto" else plan.route.measure
+    elif plan.relation.eta == "shrink":
+        facts["measure"] = "noise"
     return encode({}, facts)
 
 

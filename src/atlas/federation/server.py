@@ -24,6 +24,7 @@ from atlas.federation.exchange.transport import Direction, Failure, Reply, TaskN
 from atlas.federation.fingerprints.planned import CohortPlan
 from atlas.federation.routing.masks import RouteState
 from atlas.federation.strategies.base import Looks, Strategy
+from atlas.ops.graph.shrink import Deviation
 from atlas.runs.events import Observe
 
 DIRECTIONS: tuple[Direction, ...] = ("up", "down")
@@ -76,6 +77,8 @@ class ServerState:
         granted: What was granted to each client before the first round; empty for fixed ranks.
         routes: What is known of every client's modules, where some of them do not travel.
         signatures: What each client last told of itself, averaged over rounds [d], float64.
+        deviations: How far clients are from their neighbours, where steps are estimated.
+        steps: What was last told of each client's step, there.
         ledger: Bytes so far.
         refused: Replies that the guard did not let in.
         failures: Clients that did not do what they were asked.
@@ -89,6 +92,8 @@ class ServerState:
     granted: dict[str, dict[str, object]] = field(default_factory=dict)
     routes: RouteState = field(default_factory=RouteState)
     signatures: dict[str, Tensor] = field(default_factory=dict)
+    deviations: dict[str, Deviation] = field(default_factory=dict)
+    steps: dict[str, dict[str, float] | None] = field(default_factory=dict)
     ledger: Ledger = field(default_factory=Ledger)
     refused: list[dict[str, object]] = field(default_factory=list)
     failures: list[dict[str, object]] = field(default_factory=list)

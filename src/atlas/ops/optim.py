@@ -15,7 +15,9 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 BETA1, BETA2, EPSILON = 0.9, 0.999, 1e-8
@@ -65,6 +67,34 @@ def adamw_(
     size = torch.div(second, correct2, out=grad).sqrt_().add_(EPSILON)
     update = torch.div(first, size, out=size).mul_(rates / correct1)
     value.mul_(1 - rates * weight_decay).sub_(update)
+
+
+def adam_direction(first: Tensor, second: Tensor, steps: Tensor) -> Tensor:
+    """Where moments [n, P] of so many steps [n] point: what a rate of one would take off."""
+    count = steps.to(torch.float64)
+    correct1 = per_client(1 - BETA1**count, first)
+    correct2 = per_client(1 - BETA2**count, first)
+    return first / correct1 / ((second / correct2).sqrt_().add_(EPSILON))
+
+
+def gradient_weights(rates: NDArray[np.float64], made: int) -> NDArray[np.float64]:
+    """What each step's gradient counts in the sum of Adam's updates [steps], second moments alike.
+
+    Momentum lets a gradient count in all later steps; the correction for its start lets the first
+    ones count most.
+
+    Args:
+        rates: The rate of each step.
+        made: Steps that the moments held before the first of them.
+    """
+    counts = made + np.arange(1, len(rates) + 1)
+    later = (1 - BETA1) * rates / (1 - BETA1**counts)
+    found = np.zeros(len(rates))
+    ahead = 0.0
+    for step in reversed(range(len(rates))):
+        ahead = later[step] + BETA1 * ahead
+        found[step] = ahead
+    return found
 
 
 def constant(progress: float) -> float:

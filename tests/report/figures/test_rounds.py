@@ -7,6 +7,7 @@ from atlas.report.figures.rounds import (
     losses_figure,
     round_figures,
     routing_figure,
+    steps_figure,
 )
 
 TASKS = {"a1": "one", "a2": "one", "b1": "two"}
@@ -35,6 +36,21 @@ def test_a_run_with_everything_has_all_pictures():
         "gates",
         "routing",
     ]
+
+
+def test_steps_show_what_was_estimated():
+    told = {"noise": 1.0, "difference": 1.0, "rho": 0.5}
+    events = [
+        {"event": "shrunk", "round": n, "cohort": "tiny", "clients": {
+            "a1": {**told, "keep": 0.2 * n, "eta": 0.6}, "a2": {**told, "keep": 0.4, "eta": 0.2},
+            "b1": None}}
+        for n in (1, 2)
+    ]  # fmt: skip
+    left, right = steps_figure(events, TASKS).axes
+    assert np.allclose(left.lines[0].get_ydata(), [0.3, 0.4])
+    assert np.allclose(right.lines[0].get_ydata(), [0.4, 0.4])
+    assert len(left.lines) == 1
+    assert steps_figure([], TASKS) is None
 
 
 def test_what_a_run_has_not_is_left_out():

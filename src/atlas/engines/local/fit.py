@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any
 
 import torch
 
@@ -12,7 +12,8 @@ from atlas.engines.local.groups import ClientGroup
 from atlas.federation.adapters.changes import scalar_betas
 from atlas.federation.batching.forward import stack_cohorts
 from atlas.federation.training.evaluate import mean_betas
-from atlas.federation.training.loop import Clock, Course, Fitted, StepProgress
+from atlas.federation.training.halves import PARTS
+from atlas.federation.training.loop import Clock, Course, Fitted, Measure, StepProgress
 from atlas.federation.training.parallel import fit_on_cores
 from atlas.federation.training.step import Anchor, Moments
 
@@ -27,7 +28,7 @@ def fit_group(  # noqa: PLR0913
     settings: TrainSettings,
     clock: Clock,
     progress: StepProgress | None = None,
-    measure: Literal["gradient", "product"] | None = None,
+    measure: Measure | None = None,
 ) -> dict[str, dict[str, Any]]:
     """Train `clients` of a group, their shadows and personal adapters on the same batches.
 
@@ -60,6 +61,7 @@ def fit_group(  # noqa: PLR0913
         | _carried_bytes(fitted, row, client in group.splits)
         | betas[row]
         | ({} if fitted.salience is None else {"salience": fitted.salience[row].tolist()})
+        | _noise(fitted, row)
         for row, client in enumerate(clients)
         if sound[row]
     }
@@ -71,6 +73,14 @@ def _carried_bytes(fitted: Fitted, row: int, split: bool) -> dict[str, float]:
         return {}
     wire = fitted.wire
     return {"split_up": wire.up.get(row, 0), "split_down": wire.down.get(row, 0)}
+
+
+def _noise(fitted: Fitted, row: int) -> dict[str, Any]:
+    """What halves of the held adapter's batches say, where there are halves."""
+    if fitted.noise is None or not bool(fitted.noise[row].isfinite().all()):
+        return {}
+    *variances, passes = fitted.noise[row].tolist()
+    return {"noise": dict(zip(PARTS, variances, strict=True)), "passes": passes}
 
 
 def _betas(

@@ -119,8 +119,10 @@ class FitRequest(Facts):
     open: list[Count] | None = Field(
         None, description="which modules are sent back, by number; null: all"
     )
-    measure: Literal["gradient", "product"] | None = Field(
-        None, description="what is to be told of the modules; null: nothing"
+    measure: Literal["gradient", "product", "noise"] | None = Field(
+        None,
+        description="what is to be told beside the loss: what modules count, by `gradient` or "
+        "`product`, or the `noise` of the update; null: nothing",
     )
 
 
@@ -134,6 +136,16 @@ class FitReply(Facts):
         default_factory=list,
         description="there if asked for: what each adapted module counted in training, summed over "
         "its steps",
+    )
+    noise: dict[Literal["adapter", "head"], Annotated[float, Field(ge=0, allow_inf_nan=False)]] = (
+        Field(
+            default_factory=dict,
+            description="there if asked for and batches have two halves: variance of the round's "
+            "update if its batches had been drawn afresh, of all dW together and of the head",
+        )
+    )
+    passes: Annotated[float, Field(ge=0, allow_inf_nan=False)] = Field(
+        0.0, description="there with noise: how often the steps went over the client's examples"
     )
     beta: list[Annotated[float, Field(ge=0, le=1)]] = Field(
         default_factory=list,
@@ -153,6 +165,8 @@ class FitReply(Facts):
     def _both_or_neither(self) -> FitReply:
         if len({"split_up", "split_down"} & self.model_fields_set) == 1:
             raise ValueError("split_up and split_down come together")
+        if len({"noise", "passes"} & self.model_fields_set) == 1:
+            raise ValueError("noise and passes come together")
         return self
 
 

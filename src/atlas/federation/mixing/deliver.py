@@ -32,14 +32,11 @@ from atlas.federation.mixing.apply import (
     routed,
 )
 from atlas.federation.mixing.cutting import Cutting
+from atlas.federation.mixing.distance import squared_gaps
 from atlas.federation.mixing.energy import describe_energy
 from atlas.federation.routing.masks import Routes
 from atlas.federation.server import Server
 from atlas.federation.strategies.base import Strategy
-from atlas.ops.lowrank.factors import product_gap
-
-PAIRS_AT_ONCE = 64
-"""Pairs of clients whose factors are in memory twice over at a time."""
 
 
 def cluster_distance(cohort: Cohort, clusters: Sequence[int] | None) -> float | None:
@@ -57,14 +54,7 @@ def cluster_distance(cohort: Cohort, clusters: Sequence[int] | None) -> float | 
     if not pairs:
         return None
     one, two = torch.tensor(pairs).T
-    squares = torch.zeros(len(pairs), dtype=torch.float64)
-    for number in range(len(cohort.layout.modules)):
-        layer = cohort.layer(number)
-        a, b = layer.a.double(), layer.b.double() * layer.scales[:, None, None]
-        for some in torch.split(torch.arange(len(pairs)), PAIRS_AT_ONCE):
-            i, j = one[some], two[some]
-            squares[some] += product_gap((a[i], b[i]), (a[j], b[j])).cpu()
-    return float(squares.sqrt().mean())
+    return float(squared_gaps(cohort, one, two).sqrt().mean())
 
 
 @dataclass(frozen=True)

@@ -89,10 +89,11 @@ def neighbours(view: View) -> Tensor:
 def diffusion(view: View) -> Tensor:
     """One step over the graph of clients, W = I - eta L with the random-walk Laplacian L.
 
-    With eta `auto` the whole step is offered and each client takes the share that suits it.
+    With eta `auto` the whole step is offered and each client takes the share that suits it. With
+    `shrink` it is that of `even`, of which each client takes what is estimated afterwards.
     """
     shares, eta = neighbours(view), view.settings.eta
-    if eta == "even":
+    if eta in ("even", "shrink"):
         return lazy(shares, even_steps(shares))
     return lazy(shares, WHOLE_STEP if eta == "auto" else eta)
 
@@ -166,7 +167,7 @@ def sparse_diffusion(view: View) -> SharedRows:
     if settings.nearest is None or settings.affinity not in PAIRS:
         return share_rows(scipy.sparse.csr_array(diffusion(view).cpu().numpy()))
     shares, eta = sparse_neighbours(view), settings.eta
-    if eta == "even":
+    if eta in ("even", "shrink"):
         return share_rows(sparse.lazy(shares, sparse.even_steps(shares)))
     return share_rows(sparse.lazy(shares, WHOLE_STEP if eta == "auto" else eta))
 

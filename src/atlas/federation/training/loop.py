@@ -18,8 +18,9 @@ from atlas.federation.adapters.adapter import Layout
 from atlas.federation.batching.forward import Stack
 from atlas.federation.batching.store import ExampleStore, Rows
 from atlas.federation.training.evaluate import mean_losses
+from atlas.federation.training.halves import HalfPlan, Halves, plan_halves
 from atlas.federation.training.split import Wire
-from atlas.federation.training.step import Anchor, Moments, Salience, Turn, begin
+from atlas.federation.training.step import Anchor, Moments, Salience, TrainingState, Turn, begin
 from atlas.ops.optim import rate_at
 from atlas.runs.seeds import generator
 
@@ -27,8 +28,9 @@ from atlas.runs.seeds import generator
 class EarlyStop:
     """Watches validation losses at epoch ends and remembers each row's best tensors."""
 
-    def __init__(self, patience: int, stack: Stack) -> None:
+    def __init__(self, patience: int, stack: Stack, halves: Halves | None = None) -> None:
         self.patience = patience
+        self.halves = halves
         self.best = replace(stack, tensors=dict(stack.tensors))
         self.losses = [float("inf")] * len(stack.labels)
         self.waited = [0] * len(stack.labels)
@@ -57,8 +59,11 @@ class EarlyStop:
             kept = self.best.tensors[name].clone()
             kept[row] = value[row]
             self.best.tensors[name] = kept
+        if self.halves is not None:
+            self.halves.keep(row)
 
 
+Measure = Literal["gradient", "product", "noise"]
 StepProgress = Callable[[int, int], None]
 
 
@@ -90,7 +95,8 @@ class Course:
         carried: Moments and step counts of earlier rounds, if they are kept.
         anchor: What rows are pulled to; losses are told without the pull.
         points: Where the blocks of each row are split, None for a row that is not.
-        measure: What is to be told of the modules; see `Salience`.
+        measure: What is to be told beside losses: what modules count (see `Salience`), or the
+            noise of the update (see `Halves`).
     """
 
     stack: Stack
@@ -98,7 +104,7 @@ class Course:
     carried: tuple[Moments, Tensor] | None = None
     anchor: Anchor | None = None
     points: Sequence[int | None] | None = None
-    measure: Literal["gradient", "product"] | None = None
+    measure: Measure | None = None
 
     def rows(self, places: Sequence[int]) -> Course:
         """The course of some rows only."""
@@ -122,7 +128,8 @@ class Fitted:
     """A trained stack: its tensors, mean training loss, steps made and optimiser moments.
 
     `wire` has the bytes that rows sent and were sent, where their blocks were split; `salience`
-    what their modules counted [n, modules], where that was asked for.
+    what their modules counted [n, modules], `noise` the variance of adapter and head in their
+    updates and how often they went over their examples [n, 3], where that was asked for.
     """
 
     stack: Stack
@@ -132,6 +139,7 @@ class Fitted:
     made: Tensor
     wire: Wire
     salience: Tensor | None = None
+    noise: Tensor | None = None
 
 
 def plan_batches(lesson: Lesson, settings: TrainSettings, clock: Clock) -> list[list[Rows]]:
@@ -174,8 +182,11 @@ def fit(
     ends = [set(np.cumsum([len(epoch) for epoch in plan]).tolist()) for plan in plans]
     device = stack.labels.device
     salience = _salience(store.model.layout, course)
-    state = begin(stack, course.carried, course.anchor, salience)
-    watch = EarlyStop(settings.early_stop.patience, stack) if settings.early_stop else None
+    halves = _halves(course, plans, settings, clock) if course.measure == "noise" else None
+    state = begin(stack, course.carried, course.anchor, salience, halves)
+    watch = None
+    if settings.early_stop:
+        watch = EarlyStop(settings.early_stop.patience, stack, state.halves)
     totals = torch.zeros(len(lessons), dtype=torch.float64, device=device)
     counts = torch.zeros(len(lessons), dtype=torch.long, device=device)
     longest = max(len(plan) for plan in batches)
@@ -203,11 +214,33 @@ def fit(
     losses = totals / counts.clamp_min(1)
     final = watch.best if watch else trained
     counted = None if salience is None else salience.totals
-    return Fitted(final, losses, counts, moments, state.made, state.wire, counted)
+    noise = _noise(store.model.layout, stack, final, state)
+    return Fitted(final, losses, counts, moments, state.made, state.wire, counted, noise)
+
+
+def _halves(
+    course: Course, plans: Sequence[list[list[Rows]]], settings: TrainSettings, clock: Clock
+) -> list[HalfPlan | None]:
+    """How each row's steps become halves."""
+    made = [0] * len(plans) if course.carried is None else course.carried[1].tolist()
+    found = []
+    for lesson, plan, before in zip(course.lessons, plans, made, strict=True):
+        steps = sum(map(len, plan))
+        rates = [_rate(settings, clock, step / steps) for step in range(steps)]
+        found.append(plan_halves(rates, -(-len(lesson.train) // settings.batch), before))
+    return found
+
+
+def _noise(layout: Layout, before: Stack, after: Stack, state: TrainingState) -> Tensor | None:
+    if state.halves is None:
+        return None
+    passes = [plan.passes if plan else float("nan") for plan in state.halves.plans]
+    found = state.halves.noise(layout, before, after, state.columns)
+    return torch.cat([found, torch.tensor(passes).to(found)[:, None]], dim=1)
 
 
 def _salience(layout: Layout, course: Course) -> Salience | None:
-    if course.measure is None:
+    if course.measure is None or course.measure == "noise":
         return None
     modules = range(len(layout.modules))
     labels = course.stack.labels

@@ -164,4 +164,5 @@ def _joined(stack: Stack, hands: Sequence[Sequence[int]], parts: Sequence[Fitted
         whole(counted)
         if (counted := [p.salience for p in parts if p.salience is not None])
         else None,
+        whole(noise) if (noise := [p.noise for p in parts if p.noise is not None]) else None,
     )

@@ -20,6 +20,7 @@ from atlas.config.training import TrainSettings
 from atlas.federation.adapters.adapter import Layout, is_core, is_gate, is_head
 from atlas.federation.batching.forward import Stack, run
 from atlas.federation.batching.store import ExampleStore, Rows
+from atlas.federation.training.halves import HalfPlan, Halves
 from atlas.federation.training.split import Gradients, Wire, split_gradients
 from atlas.ops.lowrank.factors import pull
 from atlas.ops.optim import Columns, adamw_, clip_factors, per_client
@@ -170,6 +171,7 @@ class TrainingState:
         columns: Whose numbers are where in P.
         wire: Carries and counts what a split step sends.
         salience: What every row's modules have counted so far [n, modules]; None if nobody asks.
+        halves: How far halves of the batches disagree; None if nobody asks.
     """
 
     stack: Stack
@@ -180,6 +182,7 @@ class TrainingState:
     columns: Columns
     wire: Wire = field(default_factory=Wire)
     salience: Salience | None = None
+    halves: Halves | None = None
 
     def step(self, store: ExampleStore, turn: Turn, settings: TrainSettings) -> Tensor:
         """One AdamW step; returns the losses of the rows that made it."""
@@ -216,14 +219,19 @@ class TrainingState:
         value, first, second = kept if index is None else (one[index] for one in kept)
         made = self.made if index is None else self.made[index]
         made += 1
+        rates = self._rates(rows, turn, settings, grad)
+        if self.halves is not None:
+            self.halves.read(turn.rows, index, grad)
         adamw_(
             value,
             grad,
             (first, second),
             steps=made,
-            rates=self._rates(rows, turn, settings, grad),
+            rates=rates,
             weight_decay=settings.weight_decay,
         )
+        if self.halves is not None:
+            self.halves.follow(index, second, made, rates)
         if index is not None:
             self.made[index] = made
             for one, new in zip(kept, (value, first, second), strict=True):
@@ -277,6 +285,7 @@ def begin(
     carried: tuple[Moments, Tensor] | None,
     anchor: Anchor | None,
     salience: Salience | None = None,
+    halves: Sequence[HalfPlan | None] | None = None,
 ) -> TrainingState:
     """The state before the first step; with `carried`, moments and counts of earlier rounds."""
     columns = Columns.of(stack.tensors)
@@ -286,8 +295,16 @@ def begin(
         columns.join({name: pair[which] for name, pair in moments.items()}) for which in (0, 1)
     )
     own = replace(stack, tensors=columns.views(values))
+    followed = None if halves is None else Halves.of(halves, values)
     return TrainingState(
-        own, values, (first, second), made.clone(), anchor, columns, salience=salience
+        own,
+        values,
+        (first, second),
+        made.clone(),
+        anchor,
+        columns,
+        salience=salience,
+        halves=followed,
     )
 
 

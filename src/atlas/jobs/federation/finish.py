@@ -188,16 +188,16 @@ def _where_there_is(federation: Federation, members: Mapping[str, ClientData]) -
         found["alignment"] = {key: value for key, value in alignment.items() if key != "modules"}
     if plan.budget < 1:
         found["route"] = {"budget": plan.budget, "choice": plan.route.choice}
+    if plan.relation.eta == "shrink":
+        found["steps"] = {client: state.steps.get(client) for client in state.clients}
     guesses = {client: chance_score(m.task, m.test) for client, m in sorted(members.items())}
     chance = {client: share for client, share in guesses.items() if share is not None}
     if chance:
         found["chance"] = {"clients": chance}
     if data := describe_data(federation):
         found["data"] = data
-    if plan.strategy.sends == "adapters":
-        for cohort in state.cohorts.values():
-            if unused := unused_ranks(cohort):
-                found["unused"] = found.get("unused", {}) | unused
+    if unused := _unused(federation):
+        found["unused"] = unused
     if (clusters := planned_clusters(federation)) is not None:
         found["clusters"] = clusters
     if state.granted:
@@ -206,6 +206,14 @@ def _where_there_is(federation: Federation, members: Mapping[str, ClientData]) -
             for client, entry in sorted(state.granted.items())
         }
     return found
+
+
+def _unused(federation: Federation) -> dict[str, Any]:
+    """Clients that use little of their ranks, where the server knows adapters."""
+    if federation.plan.strategy.sends != "adapters":
+        return {}
+    cohorts = federation.state.cohorts.values()
+    return {client: told for cohort in cohorts for client, told in unused_ranks(cohort).items()}
 
 
 def _mean_of(values: Mapping[str, float]) -> dict[str, Any]:

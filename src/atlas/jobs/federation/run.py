@@ -19,6 +19,7 @@ from atlas.jobs.federation.finish import ask_some, finish
 from atlas.jobs.federation.own_data import tell_data
 from atlas.jobs.federation.plan import plan_again, plan_start
 from atlas.jobs.runner import Snapshot
+from atlas.ops.graph.shrink import read_deviation
 from atlas.runs.checkpoint import Checkpoint, SavedTensors
 from atlas.runs.events import Observe, Progress
 from atlas.runs.folder import RunFolder
@@ -125,6 +126,8 @@ class FederationJob:
             "refused": state.refused,
             "failures": state.failures,
             "routes": asdict(state.routes),
+            "deviations": {client: asdict(one) for client, one in state.deviations.items()},
+            "steps": state.steps,
         }
         return Snapshot(tensors, meta, SavedClients(self.federation), self._release)
 
@@ -157,6 +160,10 @@ class FederationJob:
             state.ledger.split |= found["split"]
             state.refused, state.failures = list(found["refused"]), list(found["failures"])
             state.routes = RouteState(**found.get("routes", {}))
+            state.deviations = {
+                client: read_deviation(one) for client, one in found.get("deviations", {}).items()
+            }
+            state.steps = dict(found.get("steps", {}))
             seconds = float(found["seconds"])
             for some in parts_of(state.cohorts, list(self.federation.holders)):
                 self._load({client: saved.blobs[client] for client in some}, saved.number)

@@ -1,4 +1,4 @@
-"""The rounds of a federation in pictures: losses, gates and routing.
+"""The rounds of a federation in pictures: losses, gates, routing and steps.
 
 Each picture is drawn from events alone, and left out where a run has none of its kind.
 """
@@ -44,6 +44,9 @@ def round_figures(events: Events) -> Iterator[tuple[str, Figure]]:
     routing = routing_figure(events)
     if routing is not None:
         yield "routing", routing
+    steps = steps_figure(events, tasks)
+    if steps is not None:
+        yield "steps", steps
 
 
 def read_tasks(events: Events) -> dict[str, str]:
@@ -116,6 +119,30 @@ def gates_figure(events: Events, tasks: Mapping[str, str]) -> Figure | None:
     places = sorted(modules)
     means = np.array([np.mean(_even(modules[place]), axis=0) for place in places]).T
     _image(right, means, places, "Mean of all clients, by adapted module")
+    return figure
+
+
+def steps_figure(events: Events, tasks: Mapping[str, str]) -> Figure | None:
+    """What clients are to keep of their own and the step they took; None without estimates."""
+    keep: Series = {}
+    eta: Series = {}
+    for event in events:
+        if event["event"] != "shrunk":
+            continue
+        for client, told in event["clients"].items():
+            if told is not None:
+                line = tasks.get(client, "all")
+                for lines, name in ((keep, "keep"), (eta, "eta")):
+                    lines.setdefault(line, {}).setdefault(event["round"], []).append(told[name])
+    if not keep:
+        return None
+    figure = new_figure(10.4, 4.0)
+    left, right = figure.subplots(1, 2)
+    draw_bands(left, keep)
+    left.set(xlabel="round", ylabel="c", title="Deviation to be left in the end, of 1", ylim=(0, 1))
+    draw_bands(right, eta)
+    right.set(xlabel="round", ylabel="eta", title="Step toward the neighbours' mean", ylim=(0, 1))
+    left.legend(frameon=False)
     return figure
 
 

@@ -28,6 +28,7 @@ def _sentences(summary: Summary, events: Events, config: FederationConfig) -> It
     yield from gain_words(summary)
     yield from declined_words(read_answers(events, config), summary, config)
     yield from unused_words(summary, config)
+    yield from step_words(summary)
     yield from trouble_words(summary)
     yield from certainty_words(summary)
 
@@ -136,6 +137,26 @@ def unused_words(summary: Summary, config: FederationConfig) -> Iterator[str]:
         f"of rank up to {worst['rank']}, {100 * worst['beyond']:.1f} % lies beyond rank "
         f"{worst['used']}; {advice}."
     )
+
+
+def step_words(summary: Summary) -> Iterator[str]:
+    """What was estimated of steps, where it was."""
+    steps = summary.get("steps")
+    if not steps:
+        return
+    known = {client: told for client, told in steps.items() if told is not None}
+    if known:
+        least, most = (pick(known, key=lambda c: known[c]["keep"]) for pick in (min, max))
+        yield (
+            f"Of what sets them apart from their neighbours, clients should keep "
+            f"{known[least]['keep']:.0%} ({least}) to {known[most]['keep']:.0%} ({most}); the rest "
+            "is noise (relation.eta=shrink)."
+        )
+    if len(known) < len(steps):
+        yield (
+            f"Nothing could be estimated of {listed(sorted(set(steps) - set(known)))}: without "
+            "neighbours, or with fewer than two batches, a step is as with relation.eta=even."
+        )
 
 
 def trouble_words(summary: Summary) -> Iterator[str]:

@@ -1,0 +1,244 @@
+"""Steps that are estimated: who keeps how much of its own, by noise against real differences.
+
+W is that of `relation.eta=even`; a client that should keep the share s of its deviation then takes
+1 - s of it. What the numbers mean is in `ops.graph.shrink`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Container, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import scipy
+import torch
+from torch import Tensor
+
+from atlas.federation.adapters.adapter import heads_of
+from atlas.federation.adapters.cohort import Cohort
+from atlas.federation.exchange.message import Message
+from atlas.federation.fingerprints.planned import LARGEST_LOGGED
+from atlas.federation.mixing.apply import Weights, relate
+from atlas.federation.mixing.deliver import Taken
+from atlas.federation.mixing.distance import squared_gaps, squared_head_gaps
+from atlas.federation.server import RunPlan, Server
+from atlas.federation.strategies.base import View
+from atlas.ops.graph import sparse_rows as sparse
+from atlas.ops.graph.affinity import lazy
+from atlas.ops.graph.shrink import Deviation, Neighbour, RoundNoise, compared, trained
+from atlas.ops.graph.sparse_rows import Edges, SharedRows
+
+MOST_COMPARED = 16
+"""Neighbours that a client is compared with, those that count most."""
+
+
+def shrink_steps(  # noqa: PLR0913
+    plan: RunPlan,
+    server: Server,
+    view: View,
+    cohort: Cohort,
+    weights: list[Weights],
+    accepted: Mapping[str, Message],
+) -> list[Weights]:
+    """W with every client's own step, where `relation.eta` is `shrink`; else as it was given.
+
+    Clients whose noise is not known keep nothing of their deviation, as with `even`.
+
+    Args:
+        plan: The run's fixed choices.
+        server: Remembers deviations, and tells what was found.
+        view: What W was made from.
+        cohort: The adapters as trained.
+        weights: Each W of the round, with even steps.
+        accepted: What clients replied to `fit`.
+    """
+    if plan.relation.eta != "shrink":
+        return weights
+    replied = {client for client in cohort.clients if client in accepted}
+    graph = weights[0]
+    if view.round <= plan.relation.warmup:
+        # Nobody learns from anybody yet, but how far neighbours part is seen from the first round.
+        now = plan.relation.model_copy(update={"warmup": 0})
+        graph = relate(replace(plan, relation=now), view, replied)[0]
+    noises = {c: n for c in replied if (n := read_noise(server, c, accepted[c])) is not None}
+    near = near_of(cohort, graph, noises)
+    found = learn(server.state.deviations, cohort, near, noises)
+    shares = {c: found[c].share if c in found and near[c] else 0.0 for c in replied}
+    before = server.state.deviations
+    for client in replied & (set(before) | set(found)):
+        one = found.get(client) or before[client]
+        before[client] = replace(one, kept=shares[client])
+    own = [shares.get(client, 0.0) for client in cohort.clients]
+    steps = 1.0 - torch.tensor(own, dtype=torch.float64)
+    stepped = [taken_by(w, steps) for w in weights]
+    estimates = describe(cohort, found, near, stepped[0])
+    server.state.steps |= {client: estimates[client] for client in replied}
+    if len(cohort.clients) <= LARGEST_LOGGED:
+        told = {"round": server.round, "cohort": cohort.layout.backbone}
+        server.observe("shrunk", {**told, "clients": estimates})
+    return stepped
+
+
+@dataclass(frozen=True)
+class PartNoise:
+    """What a client tells of its round's noise: of adapter and head, and passes over its data."""
+
+    adapter: float
+    head: float
+    passes: float
+
+
+def read_noise(server: Server, client: str, message: Message) -> PartNoise | None:
+    """What a reply says of noise; None if it says nothing, or nothing that makes sense."""
+    told, passes = message.facts.get("noise"), message.facts.get("passes")
+    if told is None and passes is None:
+        return None
+    parts = [told.get("adapter"), told.get("head")] if isinstance(told, dict) else []
+    numbers = [float(x) for x in [*parts, passes] if type(x) in (int, float) and 0 <= x < math.inf]
+    if len(numbers) != 3 or numbers[2] == 0:
+        server.fail(client, "fit: noise is not two finite numbers, with passes over the examples")
+        return None
+    return PartNoise(*numbers)
+
+
+def near_of(
+    cohort: Cohort, graph: Weights, known: Mapping[str, object]
+) -> dict[str, list[tuple[str, float]]]:
+    """By client in `known` the others in it that it learns from, with shares that sum to one."""
+    clients = cohort.clients
+    dense = isinstance(graph, Tensor)
+    overall = (graph.mean(0) if graph.dim() == 3 else graph).cpu().numpy() if dense else None
+    found = {}
+    for client in sorted(known, key=cohort.places.__getitem__):
+        k = cohort.places[client]
+        if overall is not None:
+            columns = np.nonzero(overall[k])[0]
+            values = overall[k][columns]
+        else:
+            assert isinstance(graph, SharedRows)
+            row = slice(*graph.rows.indptr[graph.which[k] : graph.which[k] + 2])
+            columns, values = graph.rows.indices[row], graph.rows.data[row]
+        pairs = [
+            (clients[j], float(value))
+            for j, value in zip(columns.tolist(), values.tolist(), strict=True)
+            if j != k and clients[j] in known
+        ]
+        pairs = sorted(pairs, key=lambda pair: (-pair[1], pair[0]))[:MOST_COMPARED]
+        total = sum(value for _, value in pairs)
+        found[client] = [(other, value / total) for other, value in pairs]
+    return found
+
+
+def learn(
+    before: Mapping[str, Deviation],
+    cohort: Cohort,
+    near: Mapping[str, Sequence[tuple[str, float]]],
+    noises: Mapping[str, PartNoise],
+) -> dict[str, Deviation]:
+    """What is known after a round: the noise of all, the spread of those with neighbours."""
+    members = {member.id: member for member in cohort.members}
+    heads = bool(heads_of(cohort.tensors))
+    rounds, moved = {}, {}
+    for client, noise in noises.items():
+        labels = members[client].label_set
+        shared = sum(p for other, p in near[client] if members[other].label_set == labels)
+        variance = noise.adapter + (noise.head * shared if heads else 0.0)
+        rounds[client] = RoundNoise(variance, noise.passes)
+        moved[client] = trained(before.get(client, Deviation()), rounds[client])
+    gaps = _gaps(cohort, near)
+    return {
+        client: compared(
+            moved[client],
+            rounds[client],
+            [Neighbour(p, gaps[_pair(client, other)], moved[other]) for other, p in near[client]],
+        )
+        if near[client]
+        else moved[client]
+        for client in noises
+    }
+
+
+def _gaps(
+    cohort: Cohort, near: Mapping[str, Sequence[tuple[str, float]]]
+) -> dict[tuple[str, str], float]:
+    """Squared distances of all pairs of neighbours."""
+    pairs = sorted({_pair(client, other) for client in near for other, _ in near[client]})
+    if not pairs:
+        return {}
+    one, two = (cohort.index([pair[side] for pair in pairs]) for side in (0, 1))
+    found = squared_gaps(cohort, one, two) + squared_head_gaps(cohort, one, two)
+    return dict(zip(pairs, found.tolist(), strict=True))
+
+
+def _pair(one: str, two: str) -> tuple[str, str]:
+    return (one, two) if one < two else (two, one)
+
+
+def taken_by(weights: Weights, steps: Tensor) -> Weights:
+    """W of clients that take `steps` [n] of their rows and keep the rest of their own."""
+    if isinstance(weights, SharedRows):
+        return sparse.share_rows(sparse.lazy(weights.rows[weights.which], steps.numpy()))
+    if weights.dim() == 3:
+        return torch.stack([lazy(one, steps) for one in weights])
+    return lazy(weights, steps)
+
+
+def describe(
+    cohort: Cohort,
+    found: Mapping[str, Deviation],
+    near: Mapping[str, Sequence[object]],
+    weights: Weights,
+) -> dict[str, dict[str, float] | None]:
+    """What the event tells of every client; None where there was nothing to go by."""
+    own = own_shares(weights).tolist()
+    told: dict[str, dict[str, float] | None] = {}
+    for client, kept in zip(cohort.clients, own, strict=True):
+        one = found.get(client)
+        told[client] = None
+        if one is not None and near[client]:
+            square = one.spread**2
+            told[client] = {
+                "noise": square * one.noisy,
+                "difference": square * one.real,
+                "rho": one.rho,
+                "keep": one.c,
+                "eta": 1.0 - kept,
+            }
+    return told
+
+
+def own_shares(weights: Weights) -> Tensor:
+    """What one's own counts in every row [n]."""
+    if isinstance(weights, SharedRows):
+        rows: Edges = scipy.sparse.csr_array(weights.rows[weights.which])
+        return torch.from_numpy(rows.diagonal())
+    return (weights.mean(0) if weights.dim() == 3 else weights).diagonal()
+
+
+def remember_kept(
+    known: dict[str, Deviation],
+    clients: Sequence[str],
+    replied: Container[str],
+    taken: Mapping[str, Taken],
+) -> None:
+    """Note how much of its deviation each client starts the next round with.
+
+    Whoever took a share a of its mixture keeps 1 - a (1 - s). One that was trained and took
+    nothing keeps all of it; one that was absent, and was given nothing, is where it was.
+
+    Args:
+        known: What is remembered of clients, with the share s of this round; changed in place.
+        clients: Those of a cohort.
+        replied: Who was trained in this round.
+        taken: What clients made of their mixtures.
+    """
+    for client in clients:
+        if client not in known:
+            continue
+        before = known[client].kept
+        accept = taken[client].accept if client in taken else 0.0
+        if client in replied:
+            known[client] = replace(known[client], kept=1.0 - accept * (1.0 - before))
+        elif accept > 0:
+            known[client] = replace(known[client], kept=1.0 - accept)
