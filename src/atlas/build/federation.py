@@ -160,6 +160,7 @@ def assemble(
         clusters=config.clusters,
         relation=config.relation,
         route=config.route,
+        wire=config.wire,
         relevance=config.relevance,
         print_shapes=_print_shapes(groups, fingerprint),
         ranks=config.ranks,

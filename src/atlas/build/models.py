@@ -283,6 +283,7 @@ def find_sites(config: FederationConfig, groups: Sequence[ClientGroup]) -> dict[
                 member=member,
                 first_block=group.model.first_block,
                 batch=config.train.batch,
+                longest=group.limits.max_length,
             )
     return sites
 

@@ -20,6 +20,7 @@ from atlas.config.plan import (
     RouteSettings,
     Settings,
     SplitSettings,
+    WireSettings,
 )
 from atlas.config.training import (
     CLIENT_ID,
@@ -197,6 +198,7 @@ class FederationConfig(Settings):
     clusters: ClusterSettings = ClusterSettings()
     relation: RelationSettings = RelationSettings()
     route: RouteSettings = RouteSettings()
+    wire: WireSettings = WireSettings()
     relevance: RelevanceSettings = RelevanceSettings()
     align: AlignSettings = AlignSettings()
     data: DataSettings = DataSettings()

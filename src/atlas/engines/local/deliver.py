@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from atlas.engines.local.groups import ClientGroup
-from atlas.federation.adapters.adapter import Adapter, factors_of, heads_of
+from atlas.federation.adapters.adapter import Adapter, body_of, factors_of, heads_of
 from atlas.federation.adapters.changes import changes_of, scalar_betas
 from atlas.federation.adapters.cohort import Cohort, restart
 from atlas.federation.batching.forward import Model, stack_cohorts
@@ -261,6 +261,21 @@ def merge_held(
     fresh = restart(held, given, seed).put(heads)
     group.arms["held"] = replace(fresh, deltas={**held.deltas, **merged})
     return {client: Taken(0, 1.0 if one else 0.0) for client, one in offers.items()}
+
+
+def mark_delivered(group: ClientGroup, taken: Mapping[str, Taken]) -> None:
+    """Remember, of clients that compress, how much of their adapter a mixture has replaced.
+
+    Where an adapter starts again, what the server has of it does so too.
+    """
+    for client in set(taken) & set(group.sent):
+        sent, share = group.sent[client], taken[client].accept
+        known = sent.known
+        if group.deliver == "merge" and share:
+            fresh = body_of(group.arms["held"].take(client))
+            known = Adapter({name: fresh.get(name, value) for name, value in known.items()})
+        carry = 0.0 if group.deliver == "global" else share
+        group.sent[client] = replace(sent, known=known, carry=carry)
 
 
 def _merged(cohort: Cohort, client: str, mixture: Adapter) -> dict[str, Tensor]:

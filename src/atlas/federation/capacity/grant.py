@@ -34,6 +34,7 @@ class Site:
         member: The client's labels.
         first_block: The first block with an adapter.
         batch: Texts in a local step.
+        longest: Tokens that texts are cut to.
     """
 
     device: str
@@ -43,6 +44,7 @@ class Site:
     member: Member
     first_block: int
     batch: int
+    longest: int = 2**31
 
     @property
     def depth(self) -> int:

@@ -189,12 +189,15 @@ def deliver(
         sent[client] = [adapter_sha256(adapter) for adapter in adapters]
     taken = {}
     for client, facts in server.facts("deliver", payloads).items():
-        taken[client] = _taken(facts, len(sent[client]))
+        if facts["pick"] >= max(1, len(sent[client])):
+            server.fail(client, f"deliver: pick: {facts['pick']} of {len(sent[client])} offers")
+            continue
+        taken[client] = Taken(facts["pick"], float(facts["accept"]))
         whole = sent[client] and taken[client].accept == 1.0
-        if whole and facts.get("sha256") != sent[client][taken[client].pick]:
+        if whole and facts["sha256"] != sent[client][taken[client].pick]:
             server.fail(client, "deliver: the client does not hold what was sent")
         answer = {"accept": taken[client].accept, "pick": taken[client].pick}
-        entry = {"round": server.round, "client": client, **answer, "sha256": facts.get("sha256")}
+        entry = {"round": server.round, "client": client, **answer, "sha256": facts["sha256"]}
         server.observe("delivered", entry)
     return taken
 
@@ -219,16 +222,6 @@ def news_of(mixing: Mixing) -> dict[str, list[bool]]:
         for i in modules
     ]
     return dict(zip(mixing.trained.clients, (~torch.stack(own, 1)).tolist(), strict=True))
-
-
-def _taken(facts: Mapping[str, object], offers: int) -> Taken:
-    """A client's answer; anything that is no answer counts as nothing taken."""
-    accept, pick = facts.get("accept"), facts.get("pick", 0)
-    if isinstance(accept, bool) or not isinstance(accept, int | float) or not 0 <= accept <= 1:
-        return Taken(0, 0.0)
-    if isinstance(pick, bool) or not isinstance(pick, int) or not 0 <= pick < max(1, offers):
-        return Taken(0, 0.0)
-    return Taken(pick, float(accept))
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from atlas.federation.exchange.transport import Failure
 from atlas.federation.mixing.parts import parts_of
 from atlas.federation.rounds import run_rounds
 from atlas.federation.routing.masks import RouteState
-from atlas.jobs.federation.finish import ask_some, finish
+from atlas.jobs.federation.finish import finish, save_state
 from atlas.jobs.federation.own_data import tell_data
 from atlas.jobs.federation.plan import plan_again, plan_start
 from atlas.jobs.runner import Snapshot
@@ -40,7 +40,7 @@ class SavedClients(Mapping[str, bytes]):
         return len(self.federation.holders)
 
     def __getitem__(self, client: str) -> bytes:
-        return ask_some(self.federation, "save", {}, [client])[client]
+        return save_state(self.federation, client)
 
 
 @dataclass(frozen=True)
