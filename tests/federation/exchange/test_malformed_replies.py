@@ -146,7 +146,7 @@ def in_runs():
             yield pytest.param(key, cases[start : start + len(BAD)], id=cases[start])
 
 
-@pytest.mark.parametrize(("key", "cases"), in_runs())
+@pytest.mark.parametrize(("key", "cases"), list(in_runs()))
 def test_the_run_ends_without_the_replies(key, cases, tmp_path):
     spoils = {}
     for client, case in zip(BAD, cases, strict=False):

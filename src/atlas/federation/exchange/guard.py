@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -31,6 +31,7 @@ SAFETENSORS_DTYPE = {
     torch.int32: "I32",
 }
 Shapes = Mapping[str, tuple[int, ...]]
+Found = TypeVar("Found")
 
 
 @dataclass(frozen=True)
@@ -113,8 +114,8 @@ def check_reply(data: bytes, content: Content, expected: Expected) -> Message | 
     if len(data) > expected.most_bytes:
         return Refusal(f"size: {len(data)} bytes, at most {expected.most_bytes} expected")
     try:
-        packed = _check_header(read_header(data), expected)
-        message = decode(data)
+        packed = _check_header(_well_formed(read_header, data), expected)
+        message = _well_formed(decode, data)
         content.check(message)
         problem = expected.odd(message.facts) if expected.odd else ""
         if problem:
@@ -129,6 +130,13 @@ def check_reply(data: bytes, content: Content, expected: Expected) -> Message | 
     except MessageError as error:
         return Refusal(str(error))
     return message
+
+
+def _well_formed(read: Callable[[bytes], Found], data: bytes) -> Found:
+    try:
+        return read(data)
+    except MessageError as error:
+        raise MessageError(f"format: {error}") from error
 
 
 def _check_header(header: Mapping[str, object], expected: Expected) -> PackedReply | None:
