@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from torch import Tensor
 
-from atlas.federation.adapters.adapter import Adapter, adapter_sha256, adapter_shapes
+from atlas.federation.adapters.adapter import adapter_sha256, adapter_shapes, body_of
 from atlas.federation.adapters.cohort import restart
 from atlas.federation.exchange.guard import Expected, PackedReply, expect_scores
 from atlas.federation.exchange.message import Message, encode
@@ -30,6 +30,7 @@ from atlas.federation.mixing.deliver import (
 from atlas.federation.mixing.parts import PartMixer, parts_of, together
 from atlas.federation.server import RunPlan, Server, ServerState
 from atlas.federation.signatures.gather import gather_signatures
+from atlas.federation.state.references import References
 from atlas.federation.strategies.base import Strategy
 from atlas.runs.events import Observe
 from atlas.runs.seeds import generator
@@ -70,7 +71,10 @@ def run_round(plan: RunPlan, state: ServerState, transport: Transport, observe: 
     server = Server(state, transport, observe, number)
     rule = plan.strategy
     opened = open_modules(plan, server)
+    if plan.wire.form != "plain" and not state.references.cohorts:
+        state.references = References.at_start(state.cohorts)
     accepted = _fit(plan, server, clients, opened)
+    state.references.arrived({client: message.tensors for client, message in accepted.items()})
     gather_signatures(plan, server, list(accepted))
     for name, cohort in list(state.cohorts.items()):
         replied = {
@@ -90,6 +94,8 @@ def run_round(plan: RunPlan, state: ServerState, transport: Transport, observe: 
         if rule.deliver == "merge":
             begun = [client for client, found in taken.items() if found.accept]
             state.cohorts[name] = restart(trained, begun, plan.seed)
+            fresh = state.cohorts[name]
+            state.references.arrived({client: body_of(fresh.take(client)) for client in begun})
         observe("mixed", {"round": number, **entry})
     if plan.validate_every and number % plan.validate_every == 0:
         _validate(state, server)
@@ -179,12 +185,6 @@ def _shapes_sent(
     return wanted
 
 
-def _known_of(state: ServerState, client: str, names: Container[str]) -> Adapter:
-    """What the server has of some of a client's tensors."""
-    both = [cohort.take(client).only(names.__contains__) for cohort in state.cohorts_of(client)]
-    return Adapter({name: value for known in both for name, value in known.items()})
-
-
 def _expected(
     plan: RunPlan, state: ServerState, opened: Mapping[str, Sequence[bool]], client: str
 ) -> Expected:
@@ -204,7 +204,7 @@ def _expected(
 
     packed = None
     if plan.wire.form != "plain" and wanted:
-        known = _known_of(state, client, wanted)
+        known = state.references.of(client, wanted)
         packed = PackedReply(plan.wire.form, plan.wire.share, known)
     dtype = next(next(iter(c.tensors.values())).dtype for c in state.cohorts_of(client))
     return Expected(wanted, dtype, packed=packed, odd=odd)
@@ -221,7 +221,7 @@ def _fit_request(
         facts["measure"] = first if plan.route.measure == "auto" else plan.route.measure
     if wire.form != "plain":
         wanted = _shapes_sent(server.state, plan.strategy, client, opened)
-        known = _known_of(server.state, client, wanted)
+        known = server.state.references.of(client, wanted)
         facts["compress"] = wire.model_dump() | {"base": adapter_sha256(known)}
     return encode({}, facts)
 

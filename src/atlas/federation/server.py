@@ -32,6 +32,7 @@ from atlas.federation.exchange.transport import (
 )
 from atlas.federation.fingerprints.planned import CohortPlan
 from atlas.federation.routing.masks import RouteState
+from atlas.federation.state.references import References
 from atlas.federation.strategies.base import Looks, Strategy
 from atlas.runs.events import Observe
 
@@ -82,6 +83,7 @@ class ServerState:
         granted: What was granted to each client before the first round; empty for fixed ranks.
         routes: What is known of every client's modules, where some of them do not travel.
         signatures: What each client last told of itself, averaged over rounds [d], float64.
+        references: What clients' replies are changes of, where they are compressed.
         ledger: Bytes so far.
         refused: Replies that the guard did not let in.
         failures: Clients that did not do what they were asked.
@@ -94,6 +96,7 @@ class ServerState:
     granted: dict[str, dict[str, object]] = field(default_factory=dict)
     routes: RouteState = field(default_factory=RouteState)
     signatures: dict[str, Tensor] = field(default_factory=dict)
+    references: References = field(default_factory=References)
     ledger: Ledger = field(default_factory=Ledger)
     refused: list[dict[str, object]] = field(default_factory=list)
     failures: list[dict[str, object]] = field(default_factory=list)

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from atlas.engines.local.groups import ClientGroup
-from atlas.federation.adapters.adapter import Adapter, body_of, factors_of, heads_of
+from atlas.federation.adapters.adapter import Adapter, factors_of, heads_of
 from atlas.federation.adapters.changes import changes_of, scalar_betas
 from atlas.federation.adapters.cohort import Cohort, restart
 from atlas.federation.batching.forward import Model, stack_cohorts
@@ -263,19 +263,20 @@ def merge_held(
     return {client: Taken(0, 1.0 if one else 0.0) for client, one in offers.items()}
 
 
-def mark_delivered(group: ClientGroup, taken: Mapping[str, Taken]) -> None:
-    """Remember, of clients that compress, how much of their adapter a mixture has replaced.
-
-    Where an adapter starts again, what the server has of it does so too.
-    """
+def mark_delivered(
+    group: ClientGroup, offers: Mapping[str, Sequence[Adapter]], taken: Mapping[str, Taken]
+) -> None:
+    """Remember, of clients that compress, what the server now knows them to start from."""
+    if group.deliver == "global":
+        return
     for client in set(taken) & set(group.sent):
-        sent, share = group.sent[client], taken[client].accept
-        known = sent.known
-        if group.deliver == "merge" and share:
-            fresh = body_of(group.arms["held"].take(client))
-            known = Adapter({name: fresh.get(name, value) for name, value in known.items()})
-        carry = 0.0 if group.deliver == "global" else share
-        group.sent[client] = replace(sent, known=known, carry=carry)
+        share = taken[client].accept
+        if not share:
+            continue
+        sent, offer = group.sent[client], offers[client][taken[client].pick]
+        if group.deliver == "merge":
+            offer = group.arms["held"].take(client).only(sent.known.__contains__)
+        group.sent[client] = sent.delivered(offer, share)
 
 
 def _merged(cohort: Cohort, client: str, mixture: Adapter) -> dict[str, Tensor]:

@@ -198,7 +198,7 @@ class LocalEngine:
         else:
             taken = (replace_held if one else choose_best)(group, offers)
         group.accepts.update({client: found.accept for client, found in taken.items()})
-        mark_delivered(group, taken)
+        mark_delivered(group, offers, taken)
         replies: dict[str, Reply] = {}
         for client, found in taken.items():
             sha256 = adapter_sha256(self._kept(group, client, offers[client]))

@@ -1,11 +1,12 @@
-"""What a client sends in fewer bytes: the change since its last message, rounded or cut.
+"""What a client sends in fewer bytes: the change since a point that the server knows too.
 
-All tensors of a message are one vector, by name. The client sends how it differs from what the
-server has of it, in one of the `Form`s; the server adds that to what it has. What a form leaves out
-is remembered by the client (error feedback). The next message tries again: if nothing was
-delivered in between, the adapter still holds it, and so does the difference; as far as a mixture
-has taken the adapter's place, it is added. Then the sum of all that arrived is the sum of all that
-was trained, up to what the last message left out.
+All tensors of a message are one vector, by name. The client sends how it differs from what both
+sides know it to start from: what was last delivered to it, or what last arrived from it where it
+took nothing. The difference has one of the `Form`s; the server adds it to what it knows. What a
+form leaves out is remembered by the client (error feedback): if nothing was delivered since, the
+adapter still holds it, and so does the next difference; as far as a mixture has taken the adapter's
+place, it is added. So the sum of all that arrived is the sum of all that was trained, up to what
+the last message left out.
 
 Server and client make sure by a hash that they mean the same. Where they do not (a reply was lost
 or refused, or one of them went back to an earlier round), all is sent as it is.
@@ -103,19 +104,32 @@ def add_change(base: Mapping[str, Tensor], change: Tensor) -> Adapter:
     return unflat(flat(base) + change, base)
 
 
+def moved(known: Mapping[str, Tensor], offer: Mapping[str, Tensor], share: float) -> Adapter:
+    """What both sides know a client to start from after it took a share of an offer."""
+    if share == 1.0:
+        return Adapter(offer)
+    return Adapter({name: value + share * (offer[name] - value) for name, value in known.items()})
+
+
 @dataclass(frozen=True)
 class Sent:
     """What a client remembers of its messages.
 
     Attributes:
-        known: What the server has of its adapter.
+        known: What the server, too, knows it to start from.
         left: What the last message left out; empty for nothing.
-        carry: How much of that its adapter has since lost to a mixture.
+        carry: How much of that its adapter has since lost to mixtures.
     """
 
     known: Adapter
     left: Adapter = field(default_factory=Adapter)
     carry: float = 0.0
+
+    def delivered(self, offer: Mapping[str, Tensor], share: float) -> Sent:
+        """After the client took a share of an offer in the place of its adapter."""
+        here = self.known.only(offer.__contains__)
+        known = Adapter({**self.known, **moved(here, offer, share)}) if share else self.known
+        return Sent(known, self.left, 1 - (1 - self.carry) * (1 - share))
 
 
 @dataclass(frozen=True)
@@ -126,7 +140,7 @@ class Compression:
         form: What the change is rounded or cut to.
         share: topk: how much of it is sent.
         feedback: Whether what was left out before is added.
-        base: `adapter_sha256` of what the server has of all that is to be sent.
+        base: `adapter_sha256` of what the server knows, of all that is to be sent.
     """
 
     form: Form

@@ -177,7 +177,8 @@ def deliver(
         rule: What travels, and what becomes of it.
         news: By client the modules that are sent; None for all of them.
     """
-    payloads, sent = {}, {}
+    payloads, sent, offers = {}, {}, {}
+    kept: dict[str, tuple[Adapter, float]] = {}
     again = server.refused if rule.deliver != "global" else set()
     for client in mixed[0].clients:
         given = rule.sends == "adapters" and (client not in own or client in again)
@@ -187,6 +188,7 @@ def deliver(
         adapters = adapters if all(adapters) else []  # nothing is open that anybody sent
         payloads[client] = pack_mixtures(adapters, {"round": server.round})
         sent[client] = [adapter_sha256(adapter) for adapter in adapters]
+        offers[client] = adapters if server.state.references.cohorts else []
     taken = {}
     for client, facts in server.facts("deliver", payloads).items():
         if facts["pick"] >= max(1, len(sent[client])):
@@ -199,6 +201,9 @@ def deliver(
         answer = {"accept": taken[client].accept, "pick": taken[client].pick}
         entry = {"round": server.round, "client": client, **answer, "sha256": facts["sha256"]}
         server.observe("delivered", entry)
+        if offers[client]:
+            kept[client] = offers[client][taken[client].pick], taken[client].accept
+    server.state.references.delivered(kept, rule.deliver)
     return taken
 
 

@@ -14,6 +14,7 @@ from atlas.federation.exchange.transport import Failure
 from atlas.federation.mixing.parts import parts_of
 from atlas.federation.rounds import run_rounds
 from atlas.federation.routing.masks import RouteState
+from atlas.federation.state.references import References
 from atlas.jobs.federation.finish import finish, save_state
 from atlas.jobs.federation.own_data import tell_data
 from atlas.jobs.federation.plan import plan_again, plan_start
@@ -23,6 +24,8 @@ from atlas.runs.events import Observe, Progress
 from atlas.runs.folder import RunFolder
 from atlas.runs.ranks import ALONE, Ranks
 
+_REFERENCE = "|reference|"
+"""Begins the name of what clients' replies are changes of, where they are compressed."""
 _SIGNATURE = "|signature|"
 """Begins the name of a client's signature; names of adapters begin with their backbone's."""
 
@@ -108,6 +111,11 @@ class FederationJob:
             for backbone, cohort in state.cohorts.items()
             for name, value in cohort.tensors.items()
         }
+        tensors |= {
+            f"{_REFERENCE}{backbone}|{name}": value
+            for backbone, cohort in state.references.cohorts.items()
+            for name, value in cohort.tensors.items()
+        }
         tensors |= {_SIGNATURE + client: value for client, value in state.signatures.items()}
         meta = {
             "seconds": seconds,
@@ -121,7 +129,8 @@ class FederationJob:
         return Snapshot(tensors, meta, SavedClients(self.federation), self._release)
 
     def _release(self) -> None:
-        for cohort in self.federation.state.cohorts.values():
+        state = self.federation.state
+        for cohort in (*state.cohorts.values(), *state.references.cohorts.values()):
             cohort.release()
 
     def restore(self, folder: RunFolder, saved: Checkpoint) -> float:
@@ -133,6 +142,10 @@ class FederationJob:
         try:
             for backbone, cohort in state.cohorts.items():
                 _put_back(cohort, backbone, saved.tensors)
+            if self.federation.plan.wire.form != "plain":
+                state.references = References.at_start(state.cohorts)
+            for backbone, cohort in state.references.cohorts.items():
+                _put_back(cohort, _REFERENCE + backbone, saved.tensors)
             state.signatures = {
                 client: saved.tensors[_SIGNATURE + client]
                 for client in self.federation.holders
