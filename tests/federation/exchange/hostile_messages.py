@@ -8,6 +8,7 @@ import os
 import resource
 import sys
 from collections import Counter
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -107,15 +108,21 @@ def facts(draw, data):
     return len(text).to_bytes(8, "little") + text + data[size:]
 
 
+POISON = {
+    "F32": [b"\0\0\xc0\x7f", b"\0\0\x80\xff", b"\xff\xff\x7f\x7f"],
+    "BF16": [b"\xc0\x7f", b"\x80\xff", b"\x7f\x7f"],
+    "I32": [b"\xff\xff\xff\x7f", b"\0\0\0\x80"],
+    "I8": [],
+}
+
+
 def poison(draw, data):
     """Numbers that are none: NaN, infinity, or vast, in a tensor."""
     size = 8 + int.from_bytes(data[:8], "little")
     entries = {k: v for k, v in json.loads(data[8:size]).items() if k != "__metadata__"}
     name = str(draw.choice(sorted(entries)))
     first, last = entries[name]["data_offsets"]
-    bad = {"F32": [b"\0\0\xc0\x7f", b"\0\0\x80\xff", b"\xff\xff\x7f\x7f"],
-           "BF16": [b"\xc0\x7f", b"\x80\xff", b"\x7f\x7f"],
-           "I32": [b"\xff\xff\xff\x7f", b"\0\0\0\x80"], "I8": []}[entries[name]["dtype"]]  # fmt: skip
+    bad = POISON[entries[name]["dtype"]]
     if not bad:
         return data[:-1]
     word = bad[draw.integers(len(bad))]
@@ -149,8 +156,7 @@ def same(message, good):
 
 
 def resident():
-    with open("/proc/self/statm") as file:
-        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 def main(count):
