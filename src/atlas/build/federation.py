@@ -161,6 +161,7 @@ def assemble(
         relation=config.relation,
         mixing=config.mixing,
         route=config.route,
+        wire=config.wire,
         relevance=config.relevance,
         print_shapes=_print_shapes(groups, fingerprint),
         ranks=config.ranks,
@@ -216,6 +217,11 @@ def _check_cut(config: FederationConfig, strategy: Strategy) -> None:
         raise InputError(
             f"mixing.feedback: {config.mixing.feedback:g}, but {strategy.name} mixes in space "
             f"{strategy.space!r}; what a cut removes is known of mixed products alone; allowed: 0"
+        )
+    if config.mixing.feedback and config.wire.form != "plain":
+        raise InputError(
+            f"mixing.feedback: {config.mixing.feedback:g}, but with wire.form {config.wire.form!r} "
+            "the server does not know to the bit what a client holds; allowed: 0, or wire.form plain"
         )
     if config.mixing.feedback and strategy.deliver != "replace":
         raise InputError(

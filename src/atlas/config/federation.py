@@ -22,6 +22,7 @@ from atlas.config.plan import (
     Settings,
     Share,
     SplitSettings,
+    WireSettings,
 )
 from atlas.config.training import (
     CLIENT_ID,
@@ -205,6 +206,7 @@ class FederationConfig(Settings):
     relation: RelationSettings = RelationSettings()
     mixing: MixingSettings = MixingSettings()
     route: RouteSettings = RouteSettings()
+    wire: WireSettings = WireSettings()
     relevance: RelevanceSettings = RelevanceSettings()
     align: AlignSettings = AlignSettings()
     data: DataSettings = DataSettings()

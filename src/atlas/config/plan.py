@@ -1,4 +1,4 @@
-"""Settings of the plan: fingerprints, clusters, relations, relevance, devices, ranks and splits."""
+"""Settings of the plan: fingerprints, clusters, relations, what travels, ranks and splits."""
 
 from __future__ import annotations
 
@@ -137,6 +137,22 @@ class RouteSettings(Settings):
         1.0,
         description="after t rounds shut a module counts (1 + t) to this power times as much; 0: "
         "as much as ever",
+    )
+
+
+class WireSettings(Settings):
+    """In which form clients send their adapters; what they are sent travels as it is."""
+
+    form: Literal["plain", "bfloat16", "int8", "topk"] = Field(
+        "plain",
+        description="plain: every number as it is held; others: the change since the last reply, "
+        "in two bytes a number, in one, or its largest entries alone",
+    )
+    share: Annotated[float, Field(gt=0, le=1)] = Field(
+        0.1, description="topk: share of the numbers that is sent, 8 bytes each"
+    )
+    feedback: bool = Field(
+        True, description="whether what a reply leaves out is added to the next; false: a control"
     )
 
 

@@ -8,15 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from atlas.config.plan import MB
 from atlas.errors import InputError
+from atlas.federation.adapters.adapter import is_head
 from atlas.federation.adapters.cohort import Cohort, initial_cohort
 from atlas.federation.capacity.block_bytes import LargestBatch
-from atlas.federation.capacity.cost import Norms, block_of, complexities, importance_of
+from atlas.federation.capacity.cost import Norms, block_of, complexities, importance_of, in_block
 from atlas.federation.capacity.grant import Grant, Site, budget_of, grant, least_ranks, lower
-from atlas.federation.exchange.guard import Expected, Refusal, check_reply
+from atlas.federation.exchange.guard import Expected
 from atlas.federation.exchange.message import encode
 from atlas.federation.exchange.transport import Failure, Transport
 from atlas.federation.fingerprints.compare import Sketches
@@ -46,10 +48,10 @@ def grant_ranks(
     Raises:
         InputError: If a device cannot hold the smallest ranks.
     """
-    told = server.facts("capacity", {client: encode({}, {}) for client in sorted(plan.sites)})
-    texts = {client: _texts(server, plan.sites[client], facts) for client, facts in told.items()}
-    grants = grant_all(plan, state, {c: known for c, known in texts.items() if known}, norms)
-    grants = try_grants(plan, server, grants)
+    asked = {client: encode({}, {}) for client in sorted(plan.sites)}
+    told = server.facts("capacity", asked, lambda c: Expected(odd=plan.sites[c].odd_texts))
+    texts = {c: LargestBatch(tuple(f["lengths"]), f["answers"]) for c, f in told.items()}
+    grants = try_grants(plan, server, grant_all(plan, state, texts, norms))
     regrade(state, {client: found.ranks for client, found in grants.items()}, plan.seed)
     granted: Grants = {}
     for client, found in grants.items():
@@ -143,16 +145,6 @@ def _division(
     return Division(point, least / budget, traffic, here / sum(importance))
 
 
-def _texts(server: Server, site: Site, told: Mapping[str, Any]) -> LargestBatch | None:
-    """What a client told of its texts; None, and a failure on record, if it is no answer."""
-    lengths, answers = told.get("lengths"), told.get("answers")
-    if site.takes(lengths, answers):
-        return LargestBatch(tuple(told["lengths"]), told["answers"])
-    given = f"lengths {lengths!r}, answers {answers!r}"
-    server.fail(site.member.id, f"capacity: {given:.200} are no batch of {site.batch} texts")
-    return None
-
-
 def regrade(state: ServerState, ranks: Mapping[str, Sequence[int]], seed: int) -> None:
     """Give the server's cohorts other ranks; all adapters are initial ones again."""
     for name, cohort in state.cohorts.items():
@@ -221,27 +213,26 @@ def ask_prints(plan: RunPlan, server: Server) -> dict[str, Told]:
     request = encode({}, {"settings": plan.fingerprint.model_dump(mode="json")})
     found: dict[str, Told] = {}
     payloads = dict.fromkeys(sorted(plan.print_shapes), request)
-    for client, reply in server.ask("fingerprint", payloads).items():
-        message = check_reply(reply, Expected(plan.print_shapes[client], max_norm=MAX_NORM))
-        if isinstance(message, Refusal):
-            server.refuse(client, f"fingerprint: {message.reason}")
-            continue
-        norms = message.facts.get("norms")
-        found[client] = Told(message.tensors, _checked(norms))
+    for client, message in server.ask("fingerprint", payloads, partial(_print_of, plan)).items():
+        norms = message.facts["norms"]
+        found[client] = Told(message.tensors, norms)
         entry = {"round": 0, "client": client, "examples": message.facts["examples"]}
         server.observe("fingerprinted", entry | {"norms": norms})
     return found
 
 
-def _checked(norms: object) -> Norms:
-    """Norms as a client told them; whatever is no finite number is left out."""
-    if not isinstance(norms, dict):
-        return {}
-    return {
-        part: {k: float(v) for k, v in layers.items() if isinstance(v, int | float) and v >= 0}
-        for part, layers in norms.items()
-        if isinstance(layers, dict)
-    }
+def _print_of(plan: RunPlan, client: str) -> Expected:
+    """What a client's fingerprint must look like."""
+    parts = set(plan.fingerprint.parts)
+
+    def odd(facts: Mapping[str, Any]) -> str:
+        if set(facts["norms"]) != parts:
+            return f"norms: not those of {sorted(parts)}"
+        layers = {layer for norms in facts["norms"].values() for layer in norms}
+        strange = [layer for layer in sorted(layers) if not is_head(layer) and not in_block(layer)]
+        return f"norms: {strange[0]!r} is in no block" if strange else ""
+
+    return Expected(plan.print_shapes[client], max_norm=MAX_NORM, odd=odd)
 
 
 def compare_clients(plan: RunPlan, state: ServerState, sketches: Mapping[str, Sketches]) -> None:

@@ -39,6 +39,8 @@ def take_ranks(group: ClientGroup, ranks: Mapping[str, Sequence[int]], seed: int
         fitting = [1 <= rank <= min(width) for rank, width in zip(own, widths, strict=False)]
         if len(own) != len(widths) or not all(fitting):
             raise ValueError(f"ranks {list(own)} of {client} do not fit {len(widths)} modules")
+    for client in ranks:
+        group.sent.pop(client, None)
     for arm, cohort in list(group.arms.items()):
         start = regraded(cohort, ranks, seed)
         group.arms[arm] = _keep_others(cohort, start, ranks)

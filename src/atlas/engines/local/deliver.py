@@ -236,6 +236,22 @@ def merge_held(
     return {client: Taken(0, 1.0 if one else 0.0) for client, one in offers.items()}
 
 
+def mark_delivered(
+    group: ClientGroup, offers: Mapping[str, Sequence[Adapter]], taken: Mapping[str, Taken]
+) -> None:
+    """Remember, of clients that compress, what the server now knows them to start from."""
+    if group.deliver == "global":
+        return
+    for client in set(taken) & set(group.sent):
+        share = taken[client].accept
+        if not share:
+            continue
+        sent, offer = group.sent[client], offers[client][taken[client].pick]
+        if group.deliver == "merge":
+            offer = group.arms["held"].take(client).only(sent.known.__contains__)
+        group.sent[client] = sent.delivered(offer, share)
+
+
 def _merged(cohort: Cohort, client: str, mixture: Adapter) -> dict[str, Tensor]:
     """A client's dense changes with a mixture of any rank added, summed in float64."""
     layout, before = cohort.layout, cohort.deltas.get(client, {})

@@ -113,6 +113,11 @@ def client_need(
     return Need(weights, tuple(moments))
 
 
+def in_block(module: str) -> bool:
+    """Whether a module's full name says in which block it is."""
+    return any(part.isdecimal() for part in module.split("."))
+
+
 def block_of(module: str) -> int:
     """The block's number in a module's full name, such as `encoder.layer.4.output.dense`."""
     return next(int(part) for part in module.split(".") if part.isdecimal())

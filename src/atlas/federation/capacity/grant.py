@@ -5,8 +5,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from atlas.config.plan import MAKE_ROOM, MB, DeviceSettings, RankSettings
 from atlas.errors import InputError
@@ -52,13 +53,17 @@ class Site:
         """Blocks of the backbone."""
         return self.meter.model.backbone.depth
 
-    def takes(self, lengths: object, answers: object) -> bool:
-        """Whether a batch of such texts can be one of this client's."""
+    def odd_texts(self, told: Mapping[str, Any]) -> str:
+        """What a client told of its texts that no batch of them can be; empty if nothing."""
+        lengths, answers = told["lengths"], told["answers"]
         most = self.meter.model.backbone.max_positions
-        if not isinstance(lengths, list) or not 1 <= len(lengths) <= self.batch:
-            return False
-        fitting = all(type(length) is int and 1 <= length <= most for length in lengths)
-        return fitting and type(answers) is int and 0 <= answers <= max(lengths)
+        if len(lengths) > self.batch:
+            return f"lengths: of {len(lengths)} texts, but a batch has {self.batch} at most"
+        if max(lengths) > most:
+            return f"lengths: {max(lengths)} tokens, but texts are cut to {most}"
+        if answers > max(lengths):
+            return f"answers: {answers} tokens in texts of {max(lengths)} at most"
+        return ""
 
     def need(self, texts: LargestBatch, blocks: int | None = None) -> Need:
         """What a step on its longest texts takes, where only so many blocks run here."""

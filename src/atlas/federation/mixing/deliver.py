@@ -178,7 +178,8 @@ def deliver(
         rule: What travels, and what becomes of it.
         news: By client the modules that are sent; None for all of them.
     """
-    payloads, sent, names = {}, {}, {}
+    payloads, sent, names, offers = {}, {}, {}, {}
+    kept: dict[str, tuple[Adapter, float]] = {}
     again = server.refused if rule.deliver != "global" else set()
     for client in mixed[0].clients:
         given = rule.sends == "adapters" and (client not in own or client in again)
@@ -189,16 +190,23 @@ def deliver(
         payloads[client] = pack_mixtures(adapters, {"round": server.round})
         sent[client] = [adapter_sha256(adapter) for adapter in adapters]
         names[client] = frozenset(adapters[0]) if adapters else frozenset()
+        offers[client] = adapters if server.state.references.cohorts else []
     taken = {}
     for client, facts in server.facts("deliver", payloads).items():
-        answer = _taken(facts, len(sent[client]))
-        taken[client] = replace(answer, names=names[client], sha256=facts.get("sha256"))
+        if facts["pick"] >= max(1, len(sent[client])):
+            server.fail(client, f"deliver: pick: {facts['pick']} of {len(sent[client])} offers")
+            continue
+        pick, accept = facts["pick"], float(facts["accept"])
+        taken[client] = Taken(pick, accept, names[client], facts["sha256"])
         whole = sent[client] and taken[client].accept == 1.0
-        if whole and facts.get("sha256") != sent[client][taken[client].pick]:
+        if whole and facts["sha256"] != sent[client][taken[client].pick]:
             server.fail(client, "deliver: the client does not hold what was sent")
-        told = {"accept": taken[client].accept, "pick": taken[client].pick}
-        entry = {"round": server.round, "client": client, **told, "sha256": facts.get("sha256")}
+        answer = {"accept": taken[client].accept, "pick": taken[client].pick}
+        entry = {"round": server.round, "client": client, **answer, "sha256": facts["sha256"]}
         server.observe("delivered", entry)
+        if offers[client]:
+            kept[client] = offers[client][taken[client].pick], taken[client].accept
+    server.state.references.delivered(kept, rule.deliver)
     return taken
 
 
@@ -222,16 +230,6 @@ def news_of(mixing: Mixing) -> dict[str, list[bool]]:
         for i in modules
     ]
     return dict(zip(mixing.trained.clients, (~torch.stack(own, 1)).tolist(), strict=True))
-
-
-def _taken(facts: Mapping[str, object], offers: int) -> Taken:
-    """A client's answer; anything that is no answer counts as nothing taken."""
-    accept, pick = facts.get("accept"), facts.get("pick", 0)
-    if isinstance(accept, bool) or not isinstance(accept, int | float) or not 0 <= accept <= 1:
-        return Taken(0, 0.0)
-    if isinstance(pick, bool) or not isinstance(pick, int) or not 0 <= pick < max(1, offers):
-        return Taken(0, 0.0)
-    return Taken(pick, float(accept))
 
 
 @dataclass(frozen=True)
