@@ -221,7 +221,7 @@ def _check_cut(config: FederationConfig, strategy: Strategy) -> None:
     if config.mixing.feedback and config.wire.form != "plain":
         raise InputError(
             f"mixing.feedback: {config.mixing.feedback:g}, but with wire.form {config.wire.form!r} "
-            "the server does not know to the bit what a client holds; allowed: 0, or wire.form plain"
+            "the server does not know to the bit what a client holds; allowed: 0, or the form plain"
         )
     if config.mixing.feedback and strategy.deliver != "replace":
         raise InputError(
