@@ -82,7 +82,7 @@ def test_all_that_is_said_in_a_run_is_in_the_contract(make, name, tmp_path):
     log = federation.engine.log + again.engine.log
     check_log(log)
     planned = {"fingerprint", "capacity", "assign"} if name == "atlas" else set()
-    planned |= {"fingerprint"} if name == "shrink" else set()
+    planned |= {"fingerprint", "assign"} if name == "shrink" else set()
     planned |= {"signature"} if name in ("simgrad", "repsim", "mosaic", "packed") else set()
     lasting = {"fit", "deliver", "evaluate", "adapter", "save", "load"}
     assert {task for task, _, _ in log} == planned | lasting

@@ -113,8 +113,9 @@ def _place(number: int, count: int) -> float:
 
 def spread_labels(size: int, positive: float) -> NDArray[np.int64]:
     """Labels 0 and 1, a share of them 1, as evenly spread as whole numbers allow [size]."""
-    steps = np.floor(np.arange(size + 1) * positive)
-    return np.diff(steps).astype(np.int64)
+    reached = np.floor(np.arange(size + 1) * positive).astype(np.int64)
+    labels: NDArray[np.int64] = np.diff(reached)
+    return labels
 
 
 def _draw(  # noqa: PLR0913

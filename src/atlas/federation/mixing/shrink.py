@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import scipy
@@ -24,6 +25,7 @@ from atlas.federation.mixing.deliver import Taken
 from atlas.federation.mixing.distance import squared_gaps, squared_head_gaps
 from atlas.federation.server import RunPlan, Server
 from atlas.federation.strategies.base import View
+from atlas.federation.training.halves import PARTS
 from atlas.ops.graph import sparse_rows as sparse
 from atlas.ops.graph.affinity import lazy
 from atlas.ops.graph.shrink import Deviation, Neighbour, RoundNoise, compared, trained
@@ -94,8 +96,9 @@ def read_noise(server: Server, client: str, message: Message) -> PartNoise | Non
     told, passes = message.facts.get("noise"), message.facts.get("passes")
     if told is None and passes is None:
         return None
-    parts = [told.get("adapter"), told.get("head")] if isinstance(told, dict) else []
-    numbers = [float(x) for x in [*parts, passes] if type(x) in (int, float) and 0 <= x < math.inf]
+    parts: list[Any] = [told.get(part) for part in PARTS] if isinstance(told, dict) else []
+    given = [*parts, passes]
+    numbers = [float(x) for x in given if type(x) in (int, float) and 0 <= x < math.inf]
     if len(numbers) != 3 or numbers[2] == 0:
         server.fail(client, "fit: noise is not two finite numbers, with passes over the examples")
         return None
@@ -107,8 +110,9 @@ def near_of(
 ) -> dict[str, list[tuple[str, float]]]:
     """By client in `known` the others in it that it learns from, with shares that sum to one."""
     clients = cohort.clients
-    dense = isinstance(graph, Tensor)
-    overall = (graph.mean(0) if graph.dim() == 3 else graph).cpu().numpy() if dense else None
+    overall = None
+    if isinstance(graph, Tensor):
+        overall = (graph.mean(0) if graph.dim() == 3 else graph).cpu().numpy()
     found = {}
     for client in sorted(known, key=cohort.places.__getitem__):
         k = cohort.places[client]

@@ -93,7 +93,7 @@ def diffusion(view: View) -> Tensor:
     `shrink` it is that of `even`, of which each client takes what is estimated afterwards.
     """
     shares, eta = neighbours(view), view.settings.eta
-    if eta in ("even", "shrink"):
+    if eta == "even" or eta == "shrink":  # noqa: PLR1714 - mypy does not narrow by `in`
         return lazy(shares, even_steps(shares))
     return lazy(shares, WHOLE_STEP if eta == "auto" else eta)
 
@@ -167,7 +167,7 @@ def sparse_diffusion(view: View) -> SharedRows:
     if settings.nearest is None or settings.affinity not in PAIRS:
         return share_rows(scipy.sparse.csr_array(diffusion(view).cpu().numpy()))
     shares, eta = sparse_neighbours(view), settings.eta
-    if eta in ("even", "shrink"):
+    if eta == "even" or eta == "shrink":  # noqa: PLR1714 - mypy does not narrow by `in`
         return share_rows(sparse.lazy(shares, sparse.even_steps(shares)))
     return share_rows(sparse.lazy(shares, WHOLE_STEP if eta == "auto" else eta))
 
