@@ -90,8 +90,7 @@ class FingerprintReply(Facts):
 class CapacityReply(Facts):
     """What a batch of a client's longest training texts holds."""
 
-    tokens: Positive = Field(description="tokens of all of them")
-    longest: Positive = Field(description="tokens of the longest text")
+    lengths: list[Positive] = Field(min_length=1, description="tokens of each, falling")
     answers: Count = Field(description="most tokens of an answer; 0 for tasks with labels")
 
 
