@@ -51,7 +51,7 @@ class RunOutcome:
 
         Empty where all are alike.
         """
-        budgets, ranks = self.summary.get("budgets", {}), self.summary["ranks"]
+        budgets, ranks = self.summary.get("budgets", {}), self.summary.get("ranks", {})
         named = {c: budgets.get(c, {}).get("device") or f"rank {max(ranks[c])}" for c in ranks}
         if len(set(named.values())) < 2:
             return {}
