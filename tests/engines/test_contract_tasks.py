@@ -165,7 +165,7 @@ def test_split_steps_tell_their_bytes(make, point):
             assert not {"split_up", "split_down"} & set(reply.facts)
             continue
         width = split.models[client].backbone.width
-        values = torch.zeros(told[client].facts["tokens"], width, dtype=torch.float64)
+        values = torch.zeros(sum(told[client].facts["lengths"]), width, dtype=torch.float64)
         size = reply.facts["steps"] * len(encode({"values": values}, {}))
         assert reply.facts["split_up"] == size
         assert reply.facts["split_down"] == (size if point > 1 else 0)
