@@ -59,6 +59,9 @@ RUNS = {
     "mosaic": {"strategy": "mosaic", "adapter": {"ranks": {}}, "route": {"budget": 0.5}},
     "simgrad": {"strategy": "simgrad", "relevance": {"sketch": 64}},
     "repsim": {"strategy": "repsim", "relevance": {"anchors": 6}},
+    "packed": {"strategy": "mosaic", "adapter": {"ranks": {}}, "wire": {"form": "topk"}},
+    "merged": {"strategy": "flora", "wire": {"form": "int8"}},
+    "chosen": {"keep_best": True, "wire": {"form": "int8"}},
 }  # fmt: skip
 
 
@@ -80,11 +83,14 @@ def test_all_that_is_said_in_a_run_is_in_the_contract(make, name, tmp_path):
     check_log(log)
     planned = {"fingerprint", "capacity", "assign"} if name == "atlas" else set()
     planned |= {"fingerprint", "assign"} if name == "shrink" else set()
-    planned |= {"signature"} if name in ("simgrad", "repsim", "mosaic") else set()
+    planned |= {"signature"} if name in ("simgrad", "repsim", "mosaic", "packed") else set()
     lasting = {"fit", "deliver", "evaluate", "adapter", "save", "load"}
     assert {task for task, _, _ in log} == planned | lasting
     offers = [r.facts["offers"] for task, rs, _ in log if task == "deliver" for r in rs.values()]
     assert max(offers) == (4 if name == "atlas" else 1)
+    forms = [a.facts.get("form") for task, _, rs in log if task == "fit" for a in rs.values()]
+    wire = RUNS[name].get("wire", {})
+    assert set(forms) == {wire.get("form")}, "compressed from the first round, also after a resume"
     told = {"split_up" in a.facts for task, _, rs in log if task == "fit" for a in rs.values()}
     assert (True in told) == (name in ("atlas", "ditto"))
 
@@ -92,11 +98,12 @@ def test_all_that_is_said_in_a_run_is_in_the_contract(make, name, tmp_path):
 def check_log(log):
     """Nothing is left to defaults, but what is told only where it is asked for or there is any."""
     where_there_is = {"split_up", "split_down", "beta", "salience", "noise", "passes"}
+    where_there_is |= {"compress", "form"}
     for task, requests, replies in log:
         asked, told = CONTRACTS[task].request.facts, CONTRACTS[task].reply.facts
         for request, reply in zip(requests.values(), replies.values(), strict=True):
             assert isinstance(reply, Message)
-            assert set(request.facts) == set(asked.model_fields)
+            assert set(asked.model_fields) - set(request.facts) <= where_there_is
             assert set(told.model_fields) - set(reply.facts) <= where_there_is
 
 

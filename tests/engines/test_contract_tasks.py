@@ -8,7 +8,7 @@ from atlas.federation.adapters.adapter import adapter_sha256
 from atlas.federation.exchange.contents import ARMS, SHARES
 from atlas.federation.exchange.guard import Expected, check_reply
 from atlas.federation.exchange.message import Message, decode, encode
-from atlas.federation.exchange.transport import Failure
+from atlas.federation.exchange.transport import CONTRACTS, Failure
 from atlas.federation.mixing.deliver import pack_mixtures, unpack_mixtures
 from atlas.federation.signatures.signature import longest, signature_width
 from tests.engines.contract import (
@@ -41,7 +41,8 @@ def test_only_what_travels_leaves_a_client_and_comes_back(make, strategy):
         assert len(going) < len(shapes) or strategy == "fedavg" or client in ("e1", "p1")
         data = federation.holders[client].data
         assert reply.facts["examples"] == len(data.train)
-        good = check_reply(encode(reply.tensors, reply.facts), Expected(going, torch.float64))
+        again, content = encode(reply.tensors, reply.facts), CONTRACTS["fit"].reply
+        good = check_reply(again, content, Expected(going, torch.float64))
         assert isinstance(good, Message)
     before = states(federation)
     offers = {client: [make_offer(federation, client, 1)] for client in CLIENTS}
@@ -290,7 +291,8 @@ def test_signatures_are_comparable_between_all_clients_and_change_nothing(make, 
         values = reply.tensors["signature"]
         shapes = {"signature": (signature_width(kind, plan),)}
         expected = Expected(shapes, max_norm=longest(kind, plan))
-        assert isinstance(check_reply(encode(reply.tensors, reply.facts), expected), Message)
+        again, content = encode(reply.tensors, reply.facts), CONTRACTS["signature"].reply
+        assert isinstance(check_reply(again, content, expected), Message)
         train = len(federation.holders[client].data.train)
         if kind == "gradient":
             assert reply.facts["examples"] == min(train, 16)

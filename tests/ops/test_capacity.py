@@ -117,3 +117,38 @@ def test_complexity_is_variance_times_gradient_with_the_hardest_at_one():
     assert found == {0: pytest.approx(1.0), 1: pytest.approx(0.5)}
     apart = cluster_complexity(features, [0, 1, 2, 3], [1.0] * 4)
     assert set(apart.values()) == {1.0}
+
+
+def test_a_client_alone_is_as_hard_as_its_own_gradient_says():
+    features = torch.tensor([[0.0, 0.0], [2.0, 0.0], [5.0, 5.0], [5.0, 6.0], [9.0, 9.0]])
+    labels, norms = [0, 0, 1, 1, 2], [1.0, 3.0, 4.0, 4.0, 1.6]
+    # variances 1 and 1/4, of which the mean stands in for the fifth's
+    expected = {0: 2.0, 1: 1.0, 2: 0.625 * 1.6}
+    found = cluster_complexity(features, labels, norms)
+    assert found == {label: pytest.approx(value / 2.0) for label, value in expected.items()}
+    easier, harder = (
+        cluster_complexity(features, labels, [*norms[:4], own])[2] for own in (0.1, 1.6)
+    )
+    assert 0 < easier < harder < 1
+    # Where everybody is alone, gradients alone count.
+    apart = cluster_complexity(features, range(5), norms)
+    assert apart == {i: pytest.approx(norm / 4.0) for i, norm in enumerate(norms)}
+
+
+def test_complexity_of_thirty_unequal_clusters_equals_a_plain_loop():
+    draw = np.random.default_rng(5)
+    labels = [int(label) for label in draw.integers(0, 12, 30)] + [12, 13]
+    features, norms = draw.standard_normal((32, 6)), draw.uniform(0.1, 4.0, 32)
+    spread, size = {}, {}
+    for label in set(labels):
+        own = [i for i, other in enumerate(labels) if other == label]
+        middle = sum(features[i] for i in own) / len(own)
+        if len(own) > 1:
+            spread[label] = sum(((features[i] - middle) ** 2).sum() for i in own) / len(own)
+        size[label] = sum(norms[i] for i in own) / len(own)
+    usual = sum(spread.values()) / len(spread)
+    raw = {label: spread.get(label, usual) * size[label] for label in size}
+    found = cluster_complexity(torch.from_numpy(features), labels, norms.tolist())
+    assert found.keys() == raw.keys()
+    for label, value in raw.items():
+        assert found[label] == pytest.approx(value / max(raw.values()), rel=1e-12)

@@ -6,11 +6,11 @@ import torch
 from atlas.ops.routing import blend_salience, choose_open, shut_limit
 
 
-def play(salience_of, sizes, budget, rounds, hysteresis=0.25):
+def play(salience_of, sizes, budget, rounds, hysteresis=0.25, waiting=0.0):
     """Masks of so many rounds, [rounds, m]."""
     shut, masks = [0] * len(sizes), []
     for number in range(rounds):
-        mask = choose_open(salience_of(number), sizes, shut, budget, hysteresis)
+        mask = choose_open(salience_of(number), sizes, shut, budget, hysteresis, waiting)
         shut = [0 if is_open else rounds_ + 1 for is_open, rounds_ in zip(mask, shut, strict=True)]
         masks.append(mask)
     return torch.tensor(masks)
@@ -72,6 +72,18 @@ def test_a_module_that_comes_to_count_is_opened():
     masks = play(lambda n: counts if n < 5 else later, [1] * 8, 0.4, 10)
     assert not masks[:5, 5].any()
     assert bool(masks[5:, 5].all())
+
+
+def test_what_has_waited_takes_its_turn_as_often_as_it_counts():
+    """Modules that count 8, 3 and 1, one open at a time: who counts more goes more often."""
+    counts = torch.tensor([8.0, 3.0, 1.0], dtype=torch.float64)
+    stuck = play(lambda n: counts, [1] * 3, 1 / 3, 8, hysteresis=0.0)
+    assert bool(stuck[:, 0].all())
+    masks = play(lambda n: counts, [1] * 3, 1 / 3, 700, hysteresis=0.0, waiting=1.0)
+    turns = masks.double().mean(0)
+    assert bool((turns[:-1] > turns[1:]).all()) and float(turns[2]) > 0.05
+    for mask, before in zip(masks[1:30], masks[:29], strict=True):
+        assert bool((mask != before).any()) or bool(mask[0]), "only the largest goes twice running"
 
 
 def test_salience_is_a_share_smoothed_over_rounds():

@@ -356,10 +356,10 @@ class TransformerBackbone:
 
     @cached_property
     def size(self) -> Footprint:
-        """What the model takes on a device."""
+        """What the model's weights take on a device."""
         family = self.family
         tables = [self._embeddings, *([self._places] if self._places is not None else [])]
-        return weigh(self.model, family, tables, self._blocks, self.config)
+        return weigh(self.model, family, tables, self._blocks)
 
     @cached_property
     def weights_id(self) -> str:

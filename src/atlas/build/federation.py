@@ -159,7 +159,9 @@ def assemble(
         fingerprint=fingerprint,
         clusters=config.clusters,
         relation=config.relation,
+        mixing=config.mixing,
         route=config.route,
+        wire=config.wire,
         relevance=config.relevance,
         print_shapes=_print_shapes(groups, fingerprint),
         ranks=config.ranks,
@@ -197,9 +199,35 @@ def _strategy(config: FederationConfig) -> Strategy:
             f"route.budget: {config.route.budget:g}, but under {strategy.name} whole adapters are "
             "merged and start again; allowed: null"
         )
+    _check_cut(config, strategy)
     if config.relation.eta == "shrink":
         _check_shrink(config, strategy)
     return strategy
+
+
+def _check_cut(config: FederationConfig, strategy: Strategy) -> None:
+    """Refuse settings of the cut where there is no such cut, or nothing to make up for."""
+    if strategy.space != "product" and config.mixing.cut != "leading":
+        raise InputError(
+            f"mixing.cut: {config.mixing.cut}, but {strategy.name} mixes in space "
+            f"{strategy.space!r}, where mixtures have no directions to choose from; allowed: "
+            "leading, or a strategy that mixes products"
+        )
+    if config.mixing.feedback and strategy.space != "product":
+        raise InputError(
+            f"mixing.feedback: {config.mixing.feedback:g}, but {strategy.name} mixes in space "
+            f"{strategy.space!r}; what a cut removes is known of mixed products alone; allowed: 0"
+        )
+    if config.mixing.feedback and config.wire.form != "plain":
+        raise InputError(
+            f"mixing.feedback: {config.mixing.feedback:g}, but with wire.form {config.wire.form!r} "
+            "the server does not know to the bit what a client holds; allowed: 0, or the form plain"
+        )
+    if config.mixing.feedback and strategy.deliver != "replace":
+        raise InputError(
+            f"mixing.feedback: {config.mixing.feedback:g}, but under {strategy.name} a mixture "
+            "does not take the place of what a client trains; allowed: 0"
+        )
 
 
 def _check_shrink(config: FederationConfig, strategy: Strategy) -> None:

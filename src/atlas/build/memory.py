@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
+from torch import nn
 
 from atlas.backbones.memory_lm import AtlasCache, AtlasConfig, AtlasForCausalLM
 from atlas.backbones.memory_lm.config import checked_config
@@ -15,6 +16,7 @@ from atlas.build.reading import Reading, Sequences, build_reading
 from atlas.config.memory import ArmName, MemoryConfig
 from atlas.errors import InputError
 from atlas.memory.layer.gates import MemoryGates
+from atlas.memory.layer.layer import MemoryLayer
 from atlas.memory.layer.settings import Stage, stage_at
 from atlas.memory.training.episode_batches import Episode
 from atlas.memory.training.episodes import EpisodeObjective, EpisodeReader
@@ -189,9 +191,13 @@ def _model(config: MemoryConfig, arm: ArmName, vocabulary: int) -> AtlasForCausa
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = AtlasForCausalLM(settings)
+    starts = config.model.gates.model_dump()
+    share = starts.pop("share")
     for module in model.modules():
         if isinstance(module, MemoryGates):
-            module.start_at(**config.model.gates.model_dump())
+            module.start_at(**starts)
+        if isinstance(module, MemoryLayer) and module.memory is not None and share is not None:
+            nn.init.constant_(module.share_proj.bias, share)
     model.eval().to(config.device)
     return model
 
@@ -207,6 +213,7 @@ def model_settings(config: MemoryConfig, vocabulary: int) -> AtlasConfig:
         intermediate_size=own.feed_forward,
         attention_window=own.window,
         placement=own.placement,
+        share_bias=own.gates.share is not None,
         feed_forward=own.feed_forward_kind,
         rule=asdict(own.rule),
         local_rules=[asdict(rule) for rule in own.local_rules],

@@ -32,6 +32,7 @@ from atlas.federation.adapters.cohort import (
 from atlas.federation.batching.backbone import Backbone
 from atlas.federation.batching.forward import Model
 from atlas.federation.batching.prefix_cache import PrefixCache
+from atlas.federation.capacity.block_bytes import StepMeter
 from atlas.federation.capacity.grant import Site
 from atlas.federation.clients import Holder
 from atlas.federation.state.mapped import OnDisk
@@ -273,17 +274,12 @@ def find_sites(config: FederationConfig, groups: Sequence[ClientGroup]) -> dict[
     known = {**PROFILES, **config.devices}
     sites = {}
     for group in groups:
+        group.model.backbone.size  # noqa: B018 - refuses models whose steps cannot be planned
+        meter = StepMeter(group.model)
         for member in group.arms["held"].members:
             device = group.holders[member.id].data.device
-            sites[member.id] = Site(
-                device=device,
-                limits=_limits(config, known, member.id, device),
-                footprint=group.model.backbone.size,
-                layout=group.model.layout,
-                member=member,
-                first_block=group.model.first_block,
-                batch=config.train.batch,
-            )
+            limits = _limits(config, known, member.id, device)
+            sites[member.id] = Site(device, limits, meter, member, config.train.batch)
     return sites
 
 

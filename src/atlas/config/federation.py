@@ -13,6 +13,7 @@ from atlas.config.plan import (
     Device,
     DeviceSettings,
     FingerprintSettings,
+    MixingSettings,
     Positive,
     RankSettings,
     RelationSettings,
@@ -21,6 +22,7 @@ from atlas.config.plan import (
     Settings,
     Share,
     SplitSettings,
+    WireSettings,
 )
 from atlas.config.training import (
     CLIENT_ID,
@@ -202,7 +204,9 @@ class FederationConfig(Settings):
     fingerprint: FingerprintSettings = FingerprintSettings()
     clusters: ClusterSettings = ClusterSettings()
     relation: RelationSettings = RelationSettings()
+    mixing: MixingSettings = MixingSettings()
     route: RouteSettings = RouteSettings()
+    wire: WireSettings = WireSettings()
     relevance: RelevanceSettings = RelevanceSettings()
     align: AlignSettings = AlignSettings()
     data: DataSettings = DataSettings()

@@ -24,6 +24,11 @@ class GateStarts(Settings):
     )
     eta: float = Field(0.0, description="of momentum")
     theta: float = Field(1.0, description="of the step")
+    share: float | None = Field(
+        None,
+        description="of the memory's share in a layer's output, which then has a bias; null: none, "
+        "so that it starts at one half and depends on the token alone",
+    )
 
 
 class MemoryModelSettings(Settings):

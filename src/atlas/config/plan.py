@@ -1,4 +1,4 @@
-"""Settings of the plan: fingerprints, clusters, relations, relevance, devices, ranks and splits."""
+"""Settings of the plan: fingerprints, clusters, relations, what travels, ranks and splits."""
 
 from __future__ import annotations
 
@@ -86,6 +86,33 @@ class RelationSettings(Settings):
     warmup: Count = Field(0, description="rounds before clients begin to learn from each other")
 
 
+class MixingSettings(Settings):
+    """How mixtures are brought to clients' ranks, and what becomes of what that removes."""
+
+    cut: Literal["leading", "bands", "own"] = Field(
+        "leading",
+        description="a client keeps a mixture's strongest directions; bands: the same, each band "
+        "of ranks averaged over those who reach it; own: those in which its own change is largest",
+    )
+    feedback: Share = Field(
+        0.0,
+        description="share of what the cut removed that the server remembers and mixes again; "
+        "0: nothing is kept; 1: as if nothing had been cut",
+    )
+    server_rank: Positive | None = Field(
+        None, description="feedback: rank of what is remembered; null: the largest of the clients"
+    )
+
+    @model_validator(mode="after")
+    def _one_remedy(self) -> MixingSettings:
+        if self.cut == "bands" and self.feedback > 0:
+            raise ValueError(
+                f"feedback: {self.feedback:g} given with cut: bands, which weighs clients anew in "
+                "every band, so that nothing says whose the rest is; allowed: 0, or another cut"
+            )
+        return self
+
+
 class RouteSettings(Settings):
     """Which modules of an adapter travel in a round; all of them train."""
 
@@ -105,6 +132,27 @@ class RouteSettings(Settings):
     ema: Share = Field(0.5, description="what earlier rounds count in it")
     hysteresis: Annotated[float, Field(ge=0)] = Field(
         0.25, description="by how much more a shut module must count to take an open one's place"
+    )
+    waiting: Annotated[float, Field(ge=0)] = Field(
+        1.0,
+        description="after t rounds shut a module counts (1 + t) to this power times as much; 0: "
+        "as much as ever",
+    )
+
+
+class WireSettings(Settings):
+    """In which form clients send their adapters; what they are sent travels as it is."""
+
+    form: Literal["plain", "bfloat16", "int8", "topk"] = Field(
+        "plain",
+        description="plain: every number as it is held; others: the change since the last reply, "
+        "in two bytes a number, in one, or its largest entries alone",
+    )
+    share: Annotated[float, Field(gt=0, le=1)] = Field(
+        0.1, description="topk: share of the numbers that is sent, 8 bytes each"
+    )
+    feedback: bool = Field(
+        True, description="whether what a reply leaves out is added to the next; false: a control"
     )
 
 
@@ -161,6 +209,11 @@ class AlignSettings(Settings):
 
 
 MB = 2**20
+MAKE_ROOM = (
+    "give more memory, a smaller train.batch, backbone.max_length or adapter.blocks, or "
+    "split.point: auto"
+)
+"""What a user can do for a client whose device holds not even the smallest ranks."""
 
 
 class DeviceSettings(Settings):

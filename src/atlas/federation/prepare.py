@@ -8,14 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from atlas.config.plan import MB
 from atlas.errors import InputError
+from atlas.federation.adapters.adapter import is_head
 from atlas.federation.adapters.cohort import Cohort, initial_cohort
-from atlas.federation.capacity.cost import Norms, block_of, complexities, importance_of
-from atlas.federation.capacity.grant import Grant, LargestBatch, Site, budget_of, grant, least_ranks
-from atlas.federation.exchange.guard import Expected, Refusal, check_reply
+from atlas.federation.capacity.block_bytes import LargestBatch
+from atlas.federation.capacity.cost import Norms, block_of, complexities, importance_of, in_block
+from atlas.federation.capacity.grant import Grant, Site, budget_of, grant, least_ranks, lower
+from atlas.federation.exchange.guard import Expected
 from atlas.federation.exchange.message import encode
 from atlas.federation.exchange.transport import Failure, Transport
 from atlas.federation.fingerprints.compare import Sketches
@@ -45,21 +48,38 @@ def grant_ranks(
     Raises:
         InputError: If a device cannot hold the smallest ranks.
     """
-    told = server.facts("capacity", {client: encode({}, {}) for client in sorted(plan.sites)})
-    texts = {client: _texts(server, client, facts) for client, facts in told.items()}
-    grants = grant_all(plan, state, {c: known for c, known in texts.items() if known}, norms)
+    asked = {client: encode({}, {}) for client in sorted(plan.sites)}
+    told = server.facts("capacity", asked, lambda c: Expected(odd=plan.sites[c].odd_texts))
+    texts = {c: LargestBatch(tuple(f["lengths"]), f["answers"]) for c, f in told.items()}
+    grants = try_grants(plan, server, grant_all(plan, state, texts, norms))
     regrade(state, {client: found.ranks for client, found in grants.items()}, plan.seed)
-    payloads = {
-        client: encode({}, {"ranks": list(found.ranks), "point": found.point, "trial": True})
-        for client, found in grants.items()
-    }
-    measured = server.facts("assign", payloads)
     granted: Grants = {}
     for client, found in grants.items():
-        took = {"measured": measured.get(client, {}).get("bytes")}
-        granted[client] = found.describe() | took
+        granted[client] = found.describe()
         server.observe("granted", {"round": 0, "client": client, **granted[client]})
     return granted
+
+
+def try_grants(plan: RunPlan, server: Server, grants: Mapping[str, Grant]) -> dict[str, Grant]:
+    """The grants after trial steps: whoever's takes more than its budget gets smaller ranks.
+
+    Those are tried again, so that in the end every step that was measured fits, or was measured
+    with the smallest ranks.
+    """
+    tried, waiting = dict(grants), dict(grants)
+    while waiting:
+        payloads = {
+            client: encode({}, {"ranks": list(found.ranks), "point": found.point, "trial": True})
+            for client, found in waiting.items()
+        }
+        replies = server.facts("assign", payloads)
+        for client, found in waiting.items():
+            took = replies.get(client, {}).get("bytes")
+            tried[client] = replace(found, measured=took if type(took) is int else None)
+        over = {client: tried[client] for client in waiting if not tried[client].valid}
+        lowered = {c: lower(c, plan.sites[c], plan.ranks, found) for c, found in over.items()}
+        waiting = {client: found for client, found in lowered.items() if found is not None}
+    return tried
 
 
 def grant_all(
@@ -123,16 +143,6 @@ def _division(
     traffic = 0 if point == site.depth else 1 + (point > site.first_block)
     least = need.total(least_ranks(site, plan.ranks))
     return Division(point, least / budget, traffic, here / sum(importance))
-
-
-def _texts(server: Server, client: str, told: Mapping[str, object]) -> LargestBatch | None:
-    """What a client told of its texts; None, and a failure on record, if it is no answer."""
-    found = {key: told.get(key) for key in LargestBatch._fields}
-    sizes = [value for value in found.values() if type(value) is int and value >= 0]
-    if len(sizes) < len(found):
-        server.fail(client, f"capacity: {found} are not whole numbers")
-        return None
-    return LargestBatch(*sizes)
 
 
 def regrade(state: ServerState, ranks: Mapping[str, Sequence[int]], seed: int) -> None:
@@ -203,27 +213,26 @@ def ask_prints(plan: RunPlan, server: Server) -> dict[str, Told]:
     request = encode({}, {"settings": plan.fingerprint.model_dump(mode="json")})
     found: dict[str, Told] = {}
     payloads = dict.fromkeys(sorted(plan.print_shapes), request)
-    for client, reply in server.ask("fingerprint", payloads).items():
-        message = check_reply(reply, Expected(plan.print_shapes[client], max_norm=MAX_NORM))
-        if isinstance(message, Refusal):
-            server.refuse(client, f"fingerprint: {message.reason}")
-            continue
-        norms = message.facts.get("norms")
-        found[client] = Told(message.tensors, _checked(norms))
+    for client, message in server.ask("fingerprint", payloads, partial(_print_of, plan)).items():
+        norms = message.facts["norms"]
+        found[client] = Told(message.tensors, norms)
         entry = {"round": 0, "client": client, "examples": message.facts["examples"]}
         server.observe("fingerprinted", entry | {"norms": norms})
     return found
 
 
-def _checked(norms: object) -> Norms:
-    """Norms as a client told them; whatever is no finite number is left out."""
-    if not isinstance(norms, dict):
-        return {}
-    return {
-        part: {k: float(v) for k, v in layers.items() if isinstance(v, int | float) and v >= 0}
-        for part, layers in norms.items()
-        if isinstance(layers, dict)
-    }
+def _print_of(plan: RunPlan, client: str) -> Expected:
+    """What a client's fingerprint must look like."""
+    parts = set(plan.fingerprint.parts)
+
+    def odd(facts: Mapping[str, Any]) -> str:
+        if set(facts["norms"]) != parts:
+            return f"norms: not those of {sorted(parts)}"
+        layers = {layer for norms in facts["norms"].values() for layer in norms}
+        strange = [layer for layer in sorted(layers) if not is_head(layer) and not in_block(layer)]
+        return f"norms: {strange[0]!r} is in no block" if strange else ""
+
+    return Expected(plan.print_shapes[client], max_norm=MAX_NORM, odd=odd)
 
 
 def compare_clients(plan: RunPlan, state: ServerState, sketches: Mapping[str, Sketches]) -> None:

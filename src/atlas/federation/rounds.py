@@ -6,16 +6,18 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
+from typing import Any
 
 from torch import Tensor
 
-from atlas.federation.adapters.adapter import adapter_shapes
+from atlas.federation.adapters.adapter import adapter_sha256, adapter_shapes, body_of
 from atlas.federation.adapters.cohort import restart
-from atlas.federation.exchange.guard import Expected, Refusal, check_reply
+from atlas.federation.exchange.guard import Expected, PackedReply, expect_scores
 from atlas.federation.exchange.message import Message, encode
 from atlas.federation.exchange.transport import Transport
 from atlas.federation.fingerprints.planned import LARGEST_LOGGED
-from atlas.federation.mixing.apply import mix_cohort, relate, view_of
+from atlas.federation.mixing.apply import relate, view_of
 from atlas.federation.mixing.deliver import (
     Mixing,
     Taken,
@@ -25,10 +27,12 @@ from atlas.federation.mixing.deliver import (
     news_of,
     shut_names,
 )
+from atlas.federation.mixing.feedback import Remembered, start_cutting
 from atlas.federation.mixing.parts import PartMixer, parts_of, together
 from atlas.federation.mixing.shrink import remember_kept, shrink_steps
 from atlas.federation.server import RunPlan, Server, ServerState
 from atlas.federation.signatures.gather import gather_signatures
+from atlas.federation.state.references import References
 from atlas.federation.strategies.base import Strategy
 from atlas.runs.events import Observe
 from atlas.runs.seeds import generator
@@ -69,7 +73,10 @@ def run_round(plan: RunPlan, state: ServerState, transport: Transport, observe: 
     server = Server(state, transport, observe, number)
     rule = plan.strategy
     opened = open_modules(plan, server)
+    if plan.wire.form != "plain" and not state.references.cohorts:
+        state.references = References.at_start(state.cohorts)
     accepted = _fit(plan, server, clients, opened)
+    state.references.arrived({client: message.tensors for client, message in accepted.items()})
     gather_signatures(plan, server, list(accepted))
     for name, cohort in list(state.cohorts.items()):
         replied = {
@@ -83,14 +90,20 @@ def run_round(plan: RunPlan, state: ServerState, transport: Transport, observe: 
         weights = shrink_steps(plan, server, view, trained, weights, accepted)
         state.cohorts[name] = trained
         routes = state.routes.routes(trained, opened) if opened else None
-        whole = Mixing(trained, weights, (), view.clusters, routes)
-        mixing, taken = _mix(server, whole, clients, rule)
+        cutting = start_cutting(plan.mixing, rule, state, name)
+        whole = Mixing(trained, weights, (), view.clusters, routes, cutting)
+        remembered = Remembered.begin(trained, cutting)
+        mixing, taken = _mix(server, whole, clients, rule, remembered)
         remember_kept(state.deviations, trained.clients, replied, taken)
         # Described before anybody starts again, which may write into what was trained.
         entry = describe_mixing(mixing, taken, rule)
+        if remembered is not None:
+            entry["feedback"] = remembered.settle(state, name)
         if rule.deliver == "merge":
             begun = [client for client, found in taken.items() if found.accept]
             state.cohorts[name] = restart(trained, begun, plan.seed)
+            fresh = state.cohorts[name]
+            state.references.arrived({client: body_of(fresh.take(client)) for client in begun})
         observe("mixed", {"round": number, **entry})
     if plan.validate_every and number % plan.validate_every == 0:
         _validate(state, server)
@@ -100,7 +113,11 @@ def run_round(plan: RunPlan, state: ServerState, transport: Transport, observe: 
 
 
 def _mix(
-    server: Server, mixing: Mixing, asked: Sequence[str], rule: Strategy
+    server: Server,
+    mixing: Mixing,
+    asked: Sequence[str],
+    rule: Strategy,
+    remembered: Remembered | None,
 ) -> tuple[Mixing, dict[str, Taken]]:
     """Mix for every client within reach and deliver, a part of them at a time.
 
@@ -113,13 +130,17 @@ def _mix(
     reached = [client for client in cohort.clients if client not in silent]
     taken: dict[str, Taken] = {}
     news = news_of(mixing) if routes else None
-    if isinstance(weights[0], Tensor):
-        mixed = [mix_cohort(cohort, w, **rule.mixing, routes=routes) for w in weights]
-        offered = [m.select(reached) for m in mixed]
-        return replace(mixing, mixed=mixed), deliver(server, offered, own, rule, news)
-    mixers = [PartMixer(cohort, w, **rule.mixing, routes=routes) for w in weights]
+    more: Any = {**rule.mixing, "routes": routes, "cutting": mixing.cutting}
+    mixers = [PartMixer(cohort, w, **more) for w in weights]
+    few = isinstance(weights[0], Tensor)
+    if few:
+        mixing = replace(mixing, mixed=[mixer.mix(cohort.clients) for mixer in mixers])
     for some in parts_of({"": cohort}, together(cohort, weights, reached)):
-        taken |= deliver(server, [mixer.mix(some) for mixer in mixers], own, rule, news)
+        offered = [m.select(some) for m in mixing.mixed] if few else [m.mix(some) for m in mixers]
+        answers = deliver(server, offered, own, rule, news)
+        if remembered is not None:
+            remembered.note(server, mixers, offered, answers)
+        taken |= answers
     return mixing, taken
 
 
@@ -152,40 +173,63 @@ def _fit(
     plan: RunPlan, server: Server, clients: list[str], opened: Mapping[str, Sequence[bool]]
 ) -> dict[str, Message]:
     """Have clients train; their replies, those that the guard lets in."""
-    state, rule, accepted = server.state, plan.strategy, {}
-    asked = {client: _fit_request(plan, server.round, opened.get(client)) for client in clients}
-    for client, reply in server.ask("fit", asked).items():
-        message = check_reply(reply, _expected(state, rule, client, opened.get(client)))
-        if isinstance(message, Refusal):
-            server.refuse(client, message.reason)
-            continue
+    state, accepted = server.state, {}
+    asked = {client: _fit_request(plan, server, client, opened.get(client)) for client in clients}
+    wanted = partial(_expected, plan, state, opened)
+    for client, message in server.ask("fit", asked, wanted).items():
         accepted[client] = message
-        state.examples[client] = int(message.facts["examples"])
+        state.examples[client] = message.facts["examples"]
         if client in opened:
             state.routes.arrived(client, opened[client])
-            _learn_salience(plan, server, client, message)
-        facts = {name: message.facts.get(name) for name in ("examples", "steps", "loss")}
-        if "beta" in message.facts:
-            facts["beta"] = message.facts["beta"]
+            state.routes.learn(client, message.facts["salience"], plan.route.ema)
+        told = ("examples", "steps", "loss", "beta", "form")
+        facts = {name: message.facts[name] for name in told if name in message.facts}
         split = server.count_split(client, message.facts)
         server.observe("fitted", {"round": server.round, "client": client, **facts, **split})
     return accepted
 
 
-def _expected(
+def _shapes_sent(
     state: ServerState, rule: Strategy, client: str, opened: Sequence[bool] | None
-) -> Expected:
-    """What a client's reply must hold."""
+) -> dict[str, tuple[int, ...]]:
+    """Name and shape of every tensor that a client is to send."""
     wanted: dict[str, tuple[int, ...]] = {}
     for cohort in state.cohorts_of(client):
         shapes = adapter_shapes(cohort.layout, cohort.members[cohort.places[client]])
         shut = shut_names(cohort.layout, opened)
         wanted |= {k: v for k, v in shapes.items() if rule.travels(k) and k not in shut}
-        dtype = next(iter(cohort.tensors.values())).dtype
-    return Expected(wanted, dtype)
+    return wanted
 
 
-def _fit_request(plan: RunPlan, number: int, opened: Sequence[bool] | None) -> bytes:
+def _expected(
+    plan: RunPlan, state: ServerState, opened: Mapping[str, Sequence[bool]], client: str
+) -> Expected:
+    """What a client's reply must hold."""
+    wanted = _shapes_sent(state, plan.strategy, client, opened.get(client))
+    modules = len(opened[client]) if client in opened else 0
+    beside, split = plan.strategy.deliver == "global", plan.split.point is not None
+
+    def odd(facts: Mapping[str, Any]) -> str:
+        if len(facts.get("salience", ())) != modules:
+            return f"salience: not one number for each of {modules} modules"
+        if facts.get("beta") and not beside:
+            return "beta: nothing stands beside an adapter in this run"
+        if facts.get("split_up") and not split:
+            return "split_up: no blocks are split in this run"
+        return ""
+
+    packed = None
+    if plan.wire.form != "plain" and wanted:
+        known = state.references.of(client, wanted)
+        packed = PackedReply(plan.wire.form, plan.wire.share, known)
+    dtype = next(next(iter(c.tensors.values())).dtype for c in state.cohorts_of(client))
+    return Expected(wanted, dtype, packed=packed, odd=odd)
+
+
+def _fit_request(
+    plan: RunPlan, server: Server, client: str, opened: Sequence[bool] | None
+) -> bytes:
+    number, wire = server.round, plan.wire
     facts: dict[str, object] = {"round": number, "open": None, "measure": None}
     if opened is not None:
         facts["open"] = [module for module, is_open in enumerate(opened) if is_open]
@@ -193,23 +237,21 @@ def _fit_request(plan: RunPlan, number: int, opened: Sequence[bool] | None) -> b
         facts["measure"] = first if plan.route.measure == "auto" else plan.route.measure
     elif plan.relation.eta == "shrink":
         facts["measure"] = "noise"
+    if wire.form != "plain":
+        wanted = _shapes_sent(server.state, plan.strategy, client, opened)
+        known = server.state.references.of(client, wanted)
+        facts["compress"] = wire.model_dump() | {"base": adapter_sha256(known)}
     return encode({}, facts)
 
 
-def _learn_salience(plan: RunPlan, server: Server, client: str, message: Message) -> None:
-    """Remember what a client says its modules counted; what is no answer changes nothing."""
-    told: object = message.facts.get("salience")
-    numbers = told if isinstance(told, list) else []
-    sound = [float(x) for x in numbers if type(x) in (int, float) and 0 <= x < math.inf]
-    if len(sound) != len(server.state.routes.sent[client]) or len(sound) != len(numbers):
-        server.fail(client, "fit: salience is not one finite number for each module")
-        return
-    server.state.routes.learn(client, sound, plan.route.ema)
+def _own_scores(client: str) -> Expected:
+    return expect_scores([client])
 
 
 def _validate(state: ServerState, server: Server) -> None:
     request = encode({}, {"split": "validation", "arm": "held"})
     for some in parts_of(state.cohorts, state.clients):
-        for client, facts in server.facts("evaluate", dict.fromkeys(some, request)).items():
-            told = {"round": server.round, "client": client, "members": facts.get("members")}
+        asked = dict.fromkeys(some, request)
+        for client, facts in server.facts("evaluate", asked, _own_scores).items():
+            told = {"round": server.round, "client": client, "members": facts["members"]}
             server.observe("validated", told)

@@ -159,18 +159,29 @@ def cluster_complexity(
 
     Variance of the fingerprints inside the cluster times its clients' mean gradient norm: a
     cluster whose clients differ much, and whose losses still have far to fall, needs more ranks.
+    A client alone differs from nobody, which says nothing of its task: the mean variance of the
+    clusters with several members stands in, so that its own gradient decides. Where all clients
+    are alone, gradients alone count.
 
     Args:
         features: Fingerprints [n, d].
         labels: Cluster of each.
         norms: Gradient norm of each.
     """
-    found: dict[int, float] = {}
+    variance: dict[int, float] = {}
+    gradient: dict[int, float] = {}
+    alone = {label for label in labels if list(labels).count(label) == 1}
     for label in sorted(set(labels)):
         rows = torch.tensor([i for i, own in enumerate(labels) if own == label])
         own = features[rows.to(features.device)].to(torch.float64)
-        variance = float((own - own.mean(0)).square().sum(1).mean())
-        found[label] = variance * sum(norms[i] for i in rows.tolist()) / len(rows)
+        variance[label] = float((own - own.mean(0)).square().sum(1).mean())
+        gradient[label] = sum(norms[i] for i in rows.tolist()) / len(rows)
+    shared = [value for label, value in variance.items() if label not in alone]
+    usual = sum(shared) / len(shared) if shared else 1.0
+    found = {
+        label: (usual if label in alone else variance[label]) * gradient[label]
+        for label in variance
+    }
     largest = max(found.values())
     return {label: value / largest if largest > 0 else 1.0 for label, value in found.items()}
 

@@ -1,7 +1,8 @@
 """Which modules of an adapter travel in a round: those that matter most, within a budget of bytes.
 
-Three things bound the choice by what matters. What is open stays open unless it falls behind by
-more than `hysteresis`, so that masks do not flicker. Nothing stays shut for longer than a limit:
+Four things bound the choice by what matters. What is open stays open unless it falls behind by
+more than `hysteresis`, so that masks do not flicker. What has waited counts for more, the more the
+longer: it has learned what nobody has been told. Nothing stays shut for longer than a limit:
 whoever must wait is served in the order of deadlines, early enough for all of them. And something
 is always open.
 """
@@ -26,6 +27,7 @@ def choose_open(
     shut: Sequence[int],
     budget: float,
     hysteresis: float,
+    waiting: float = 0.0,
 ) -> list[bool]:
     """The modules that are open in the next round.
 
@@ -36,11 +38,13 @@ def choose_open(
         budget: Share of all bytes that may travel, above 0 and up to 1.
         hysteresis: By how much, relative to it, a shut module must count for more than an open one
             to take its place.
+        waiting: A module that was shut for t rounds counts (1 + t) ** waiting times as much.
     """
     room, limit = budget * sum(sizes), shut_limit(budget)
     due = _due(sizes, shut, room, limit)
     held = torch.tensor([not rounds for rounds in shut])
-    counts = torch.where(held, salience * (1 + hysteresis), salience)
+    waited = (1 + torch.tensor(shut, dtype=salience.dtype)) ** waiting
+    counts = torch.where(held, salience * (1 + hysteresis), salience * waited)
     # Equal ones in the order in which they were shut: everybody's turn comes.
     order = sorted(range(len(sizes)), key=lambda m: (-float(counts[m]), -shut[m], m))
     chosen: list[int] = []

@@ -60,9 +60,9 @@ class RoundLine:
             grants, self.grants = self.grants, []
             return granted_line(grants) if grants else None
         elif name == "fitted":
-            self.losses.append(fields["loss"])
+            self.losses += [] if fields["loss"] is None else [fields["loss"]]
         elif name == "validated":
-            self.scores += [s["score"] for s in (fields["members"] or {}).values() if "score" in s]
+            self.scores += [s["score"] for s in fields["members"].values() if "score" in s]
         elif name in ("refused", "failure"):
             self.trouble.append(f"{fields['client']}: {fields['reason']}")
         elif name == "round_finished":

@@ -6,11 +6,12 @@ from dataclasses import replace
 
 import pytest
 import torch
+from safetensors.torch import save
 
 from atlas.federation.adapters.adapter import Layout, Member, adapter_sha256
 from atlas.federation.adapters.cohort import initial_cohort
 from atlas.federation.batching.backbone import HeadLayer
-from atlas.federation.exchange.message import Message, MessageError, decode, encode
+from atlas.federation.exchange.message import Message, MessageError, decode
 from atlas.federation.mixing.deliver import (
     Taken,
     deliver,
@@ -47,6 +48,10 @@ def random_weights(seed, *shape):
     return torch.rand(*shape, 3, 3, generator=draw, dtype=torch.float64).softmax(-1)
 
 
+OTHER = "0" * 64
+"""The hash of something else."""
+
+
 class Clients:
     """Clients that answer as they are told to; by default they take all of the first mixture."""
 
@@ -59,8 +64,10 @@ class Clients:
         return {client: self.reply(client, mixtures) for client, mixtures in self.got.items()}
 
     def reply(self, client, mixtures):
-        held = adapter_sha256(mixtures[0]) if mixtures else ""
-        return encode({}, self.answers.get(client, {"accept": 1.0, "pick": 0, "sha256": held}))
+        held = adapter_sha256(mixtures[0]) if mixtures else OTHER
+        usual = {"accept": 1.0, "pick": 0, "sha256": held}
+        facts = {**usual, **self.answers.get(client, {})}
+        return save({}, metadata={"facts": json.dumps(facts)})
 
 
 def send(clients, mixed, weights, asked=NAMES, refused=(), rule=PLAIN):
@@ -132,7 +139,7 @@ def test_everything_taken_is_w_and_nothing_taken_is_the_identity():
 @pytest.mark.parametrize(
     "answer",
     [
-        {},
+        {"more": 1},
         {"accept": None},
         {"accept": "1.0"},
         {"accept": True},
@@ -153,11 +160,11 @@ def test_everything_taken_is_w_and_nothing_taken_is_the_identity():
 def test_an_answer_that_is_none_counts_as_nothing_taken(answer):
     mixed, weights = [make_cohort(1), make_cohort(2)], [random_weights(1), random_weights(2)]
     taken, state, _ = send(Clients(c1=answer), mixed, weights)
-    assert taken == {"c0": Taken(0, 1.0), "c1": Taken(0, 0.0), "c2": Taken(0, 1.0)}
+    assert taken == {"c0": Taken(0, 1.0), "c2": Taken(0, 1.0)}
     effective = effective_weights(NAMES, weights, taken)
     assert effective[1].tolist() == [0.0, 1.0, 0.0]
     assert effective[0].tolist() == weights[0][0].tolist()
-    assert not state.failures
+    assert [(entry["client"], entry["round"]) for entry in state.failures] == [("c1", 3)]
 
 
 def test_answers_within_bounds_are_taken_at_their_word():
@@ -226,7 +233,7 @@ def test_a_client_that_holds_something_else_is_told_on():
     answers = {
         "c0": {"accept": 1.0, "pick": 1, "sha256": second},
         "c1": {"accept": 1.0, "pick": 1, "sha256": adapter_sha256(mixed[0].take("c1"))},
-        "c2": {"accept": 0.75, "pick": 0, "sha256": "its own blend"},
+        "c2": {"accept": 0.75, "pick": 0, "sha256": OTHER},
     }
     _, state, _ = send(Clients(**answers), mixed, weights)
     (failure,) = state.failures

@@ -135,9 +135,9 @@ def test_a_client_that_lies_about_salience_is_told_and_stops_nobody():
         return encode(message.tensors, {**message.facts, "salience": [1.0, "much", 2.0, 3.0]})
 
     federation, _, events = play(routed(), tamper=tamper, rounds=2)
-    failures = [fields for event, fields in events if event == "failure"]
-    assert {entry["client"] for entry in failures} == {"a1"}
-    assert "salience" in failures[0]["reason"]
+    refused = [fields for event, fields in events if event == "refused"]
+    assert {entry["client"] for entry in refused} == {"a1"}
+    assert "salience" in refused[0]["reason"]
     assert "a1" not in federation.state.routes.salience
     assert len(federation.state.routes.salience) == len(make_clients()) - 1
 

@@ -313,3 +313,18 @@ def test_the_end_of_a_memory_run_is_told_in_words(finished, capsys, monkeypatch)
     assert "a guess 12.5 %" in out and "64 sequences of 2 questions" in out
     assert "training.png" in out and f"models: {finished.folder.models}" in out
     assert "import atlas.backbones.memory_lm" in out
+
+
+def test_a_memory_that_starts_shut_is_held_open_by_its_floor(tmp_path):
+    """Without a floor the share stays where a bias of -8 puts it; the saved model has that bias."""
+    shut = ("arms=[memory]", "model.gates.share=-8", "train.steps=5")
+    shares = {}
+    for name, floor in (("floor", "[[0,0.3]]"), ("none", "[[0,0.0]]")):
+        done = start_run(settings(*shut, f"train.floor.points={floor}"), tmp_path / name)
+        shares[name] = read_summary(done.folder.summary)["gates"]["mean"]
+    assert shares["floor"] > 0.3 and shares["none"] < 0.01
+    saved = AtlasForCausalLM.from_pretrained(done.folder.path / "models" / "memory")
+    bias = saved.model.layers[0].mixer.share_proj.bias
+    assert bias is not None and -8.2 < float(bias.detach().mean()) < -7.8
+    plain = build_memory(settings("arms=[memory]")).models["memory"]
+    assert plain.model.layers[0].mixer.share_proj.bias is None

@@ -10,6 +10,7 @@ from atlas.ops.lowrank import leading, mixing_sparse
 from atlas.ops.lowrank.factors import Layer, delta
 from atlas.ops.lowrank.mixing import mix_product, mix_rows
 from atlas.ops.lowrank.mixing_sparse import mix_linear, mix_sparse, solve
+from atlas.ops.lowrank.sources import Recipe
 
 D_IN, D_OUT = 40, 34
 
@@ -121,7 +122,7 @@ def test_batches_do_not_change_the_outcome(monkeypatch):
     layer, weights = make_layer([2, 3, 8, 5, 2, 8, 1, 4, 6]), random_weights(9, 3)
     whole = mix_sparse(*layer, weights)
     monkeypatch.setattr(mixing_sparse, "BATCH", 1)
-    assert len(list(solve(Layer(*layer), weights.rows, np.arange(9)))) == 9
+    assert len(list(solve(Layer(*layer), weights.rows, np.arange(9), Recipe()))) == 9
     for one, two in zip(whole, mix_sparse(*layer, weights), strict=True):
         assert torch.allclose(one, two, atol=1e-11, rtol=0)
 

@@ -231,10 +231,14 @@ def test_long_names_wrap_and_numbers_stay_whole():
     assert max(map(len, text.splitlines())) <= 80
 
 
-def test_a_trial_step_beyond_the_budget_is_told():
-    over = {f"c{i}": make_grant("", 2, measured=300 * MB) for i in range(5)}
-    assert "more than the budget: c0, c1, c2 and 2 more" in printed(over)
-    assert "more than the budget: c0\n" in printed({"c0": over["c0"]})
+def test_lowered_ranks_and_clients_that_fit_under_none_are_told():
+    over = {f"c{i}": make_grant("", 2, measured=300 * MB, valid=False) for i in range(5)}
+    text = " ".join(printed(over).split())
+    assert "smallest ranks take more than the budget: c0, c1, c2 and 2 more; give more" in text
+    assert "were lowered" not in text
+    text = " ".join(printed({"c0": make_grant("", 2, lowered=2)}).split())
+    assert "took more than the budget, so ranks were lowered: c0" in text
+    assert "smallest ranks take" not in text
 
 
 def test_a_plan_with_fixed_ranks_has_no_such_table():

@@ -34,6 +34,7 @@ class AtlasConfig(PreTrainedConfig):  # type: ignore[misc]
             `queries: projected`, queries are projected onto the keys seen so far.
         local_rules: Rules of memories beside it that go back to a learned start every shard.
         local_shard: Tokens of a shard; to be given with `local_rules` only.
+        share_bias: Whether the memory's share of an output has a bias.
         memory_gradient: `full`, or `detached`: written outside the graph, as a control.
         feature_degree: Of the polynomial features of keys and queries; 1 is none.
         convolution_width: Tokens that the convolution before the memory sees.
@@ -64,6 +65,7 @@ class AtlasConfig(PreTrainedConfig):  # type: ignore[misc]
     rule: dict[str, Any] | None = None
     local_rules: list[dict[str, Any]] | None = None
     local_shard: int | None = None
+    share_bias: bool = False
     memory_gradient: MemoryGradient = "full"
     feature_degree: int = 1
     convolution_width: int = 4
@@ -119,6 +121,7 @@ class AtlasConfig(PreTrainedConfig):  # type: ignore[misc]
                 _rule(f"local_rules[{i}]", own) for i, own in enumerate(self.local_rules or ())
             ),
             local_shard=self.local_shard,
+            share_bias=self.share_bias,
             memory_gradient=self.memory_gradient,
             convolution=self.convolution_width,
             degree=self.feature_degree,

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import weakref
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 from atlas.config.training import TrainSettings
 from atlas.engines.local.groups import ClientGroup
@@ -21,85 +16,16 @@ from atlas.federation.batching.store import ExampleStore
 from atlas.federation.prepare import regraded
 from atlas.federation.training.loop import Clock, Course, Lesson, fit
 from atlas.federation.training.split import lower_half, on_device
-from atlas.runs.cores import one_core
+from atlas.runs.peak_memory import peak_bytes
 
 
-def peak_bytes(work: Callable[[], object], device: torch.device) -> int:
-    """The most memory that tensors made by `work` held at once.
-
-    On CUDA the allocator keeps count. On the CPU every new storage is followed until it is freed;
-    resident memory would say less, since freed pages go back to the system when it pleases.
-    """
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-        torch.cuda.reset_peak_memory_stats(device)
-        before: int = torch.cuda.memory_allocated(device)
-        work()
-        torch.cuda.synchronize(device)
-        highest: int = torch.cuda.max_memory_allocated(device)
-        return highest - before
-    storages = _Storages()
-    with one_core(), storages:  # which sees the operators of its own thread
-        work()
-    return storages.highest
-
-
-class _Storages(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Counts the bytes of storages born inside the context, forward and backward."""
-
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.held = 0
-        self.highest = 0
-        self._known: set[int] = set()
-
-    def __torch_dispatch__(
-        self,
-        func: Callable[..., Any],
-        types: Sequence[type],
-        args: tuple[Any, ...] = (),
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> Any:  # noqa: ANN401 - whatever the operation returns
-        del types
-        given = {_storage_id(value) for value in _tensors((args, kwargs))}
-        result = func(*args, **(kwargs or {}))
-        for value in _tensors(result):
-            if _storage_id(value) not in given | self._known:
-                self._follow(value.untyped_storage())
-        return result
-
-    def _follow(self, storage: torch.UntypedStorage) -> None:
-        key, size = storage._cdata, storage.nbytes()  # noqa: SLF001 - the storage's identity
-        self._known.add(key)
-        self.held += size
-        self.highest = max(self.highest, self.held)
-        # Not tied to this object's life: a late release must find its own bookkeeping.
-        weakref.finalize(storage, self._release, key, size)
-
-    def _release(self, key: int, size: int) -> None:
-        self._known.discard(key)
-        self.held -= size
-
-
-def _tensors(values: object) -> list[Tensor]:
-    return [value for value in tree_leaves(values) if isinstance(value, Tensor)]
-
-
-def _storage_id(value: Tensor) -> int:
-    return int(value.untyped_storage()._cdata)  # noqa: SLF001 - the storage's identity
-
-
-def tell_capacity(group: ClientGroup, client: str, batch: int) -> dict[str, int]:
-    """What a batch of a client's training texts can hold at most; see `Texts`."""
+def tell_capacity(group: ClientGroup, client: str, batch: int) -> dict[str, object]:
+    """What a batch of a client's training texts can hold at most; see `LargestBatch`."""
     store = group.store
     rows = store.rows(f"{client}/train")
-    lengths = np.sort(store.lengths_of(rows))[::-1][:batch]
     # Rows of a small client repeat no text: its batch is as large as its data.
-    return {
-        "tokens": int(lengths.sum()),
-        "longest": int(lengths.max(initial=1)),
-        "answers": store.longest_answer(rows),
-    }
+    lengths = np.sort(store.lengths_of(rows))[::-1][:batch]
+    return {"lengths": lengths.tolist(), "answers": store.longest_answer(rows)}
 
 
 def take_ranks(group: ClientGroup, ranks: Mapping[str, Sequence[int]], seed: int) -> None:
@@ -113,6 +39,8 @@ def take_ranks(group: ClientGroup, ranks: Mapping[str, Sequence[int]], seed: int
         fitting = [1 <= rank <= min(width) for rank, width in zip(own, widths, strict=False)]
         if len(own) != len(widths) or not all(fitting):
             raise ValueError(f"ranks {list(own)} of {client} do not fit {len(widths)} modules")
+    for client in ranks:
+        group.sent.pop(client, None)
     for arm, cohort in list(group.arms.items()):
         start = regraded(cohort, ranks, seed)
         group.arms[arm] = _keep_others(cohort, start, ranks)

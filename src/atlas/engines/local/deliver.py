@@ -25,10 +25,10 @@ from atlas.federation.adapters.changes import changes_of, scalar_betas
 from atlas.federation.adapters.cohort import Cohort, restart
 from atlas.federation.batching.forward import Model, stack_cohorts
 from atlas.federation.batching.store import Rows
+from atlas.federation.mixing.cutting import blend
 from atlas.federation.mixing.deliver import Taken
 from atlas.federation.training.evaluate import Scores, predict_rows, score_labels
 from atlas.ops.lowrank.factors import delta, factor_dense
-from atlas.ops.lowrank.mixing import mix_b, mix_product
 from atlas.ops.metrics import example_weights, lead_of
 
 
@@ -47,33 +47,6 @@ def clearly_better(first: NDArray[np.float64], second: NDArray[np.float64], marg
         return fitness(first) > fitness(second)
     lead, error = lead_of(second, first)
     return lead > margin * error
-
-
-def blend(own: Cohort, mixture: Cohort, share: float) -> Cohort:
-    """(1 - share) * own + share * mixture for every client, cut to its ranks in its own gauge.
-
-    Where A is not trained it is the same on both sides, and stays.
-    """
-    if share in (0.0, 1.0):
-        return mixture if share else own
-    tensors = {
-        name: value.lerp(mixture.tensors[name], share) for name, value in own.tensors.items()
-    }
-    weights = torch.tensor([[1 - share, share], [0.0, 1.0]], dtype=torch.float64)
-    mix = mix_b if own.trains == "b" else mix_product
-    for i in range(len(own.layout.modules)):
-        if own.layout.place(i):
-            continue  # cores are mixed as they are
-        a, b = own.layout.parts(i)
-        tensors[a], tensors[b] = tensors[a].clone(), tensors[b].clone()
-        for row in range(len(own.members)):
-            pair_a = torch.stack([own.tensors[a][row], mixture.tensors[a][row]])
-            pair_b = torch.stack([own.tensors[b][row], mixture.tensors[b][row]])
-            ranks = own.ranks(i)[[row, row]].to(pair_a.device)
-            scales = own.scales(i)[[row, row]].to(pair_a.device)
-            new_a, new_b = mix(pair_a, pair_b, ranks, scales, weights.to(pair_a.device))
-            tensors[a][row], tensors[b][row] = new_a[0], new_b[0]
-    return replace(own, tensors=tensors)
 
 
 def choose_best(group: ClientGroup, offers: Mapping[str, Sequence[Adapter]]) -> dict[str, Taken]:
@@ -261,6 +234,22 @@ def merge_held(
     fresh = restart(held, given, seed).put(heads)
     group.arms["held"] = replace(fresh, deltas={**held.deltas, **merged})
     return {client: Taken(0, 1.0 if one else 0.0) for client, one in offers.items()}
+
+
+def mark_delivered(
+    group: ClientGroup, offers: Mapping[str, Sequence[Adapter]], taken: Mapping[str, Taken]
+) -> None:
+    """Remember, of clients that compress, what the server now knows them to start from."""
+    if group.deliver == "global":
+        return
+    for client in set(taken) & set(group.sent):
+        share = taken[client].accept
+        if not share:
+            continue
+        sent, offer = group.sent[client], offers[client][taken[client].pick]
+        if group.deliver == "merge":
+            offer = group.arms["held"].take(client).only(sent.known.__contains__)
+        group.sent[client] = sent.delivered(offer, share)
 
 
 def _merged(cohort: Cohort, client: str, mixture: Adapter) -> dict[str, Tensor]:

@@ -13,6 +13,7 @@ from atlas.engines.local.deliver import (
     arm_in_use,
     choose_best,
     final_cohort,
+    mark_delivered,
     merge_held,
     own_adapter,
     place_beside,
@@ -27,6 +28,8 @@ from atlas.engines.local.groups import ClientGroup, load_clients, save_client, s
 from atlas.engines.local.signature import sign_group
 from atlas.errors import InputError
 from atlas.federation.adapters.adapter import Adapter, adapter_sha256
+from atlas.federation.exchange.compression import Compression, Sent
+from atlas.federation.exchange.contents import tell_number
 from atlas.federation.exchange.message import Message, MessageError, encode
 from atlas.federation.exchange.transport import Failure, Reply, TaskName, read_request
 from atlas.federation.mixing.deliver import check_offers, shut_names, unpack_mixtures
@@ -37,7 +40,7 @@ EXPECTED_FAILURES = (RuntimeError, ValueError, OSError, MessageError)
 """What a client's own work may raise; anything else is a fault of ours and ends the run."""
 ASKED_ALIKE = ("fingerprint", "fit", "signature", "evaluate", "adapter")
 """Tasks that are done with all clients of a group at once, by one reading of the facts."""
-ONES_OWN = ("open",)
+ONES_OWN = ("open", "compress")
 """Facts in which clients that work together may differ."""
 
 
@@ -154,13 +157,20 @@ class LocalEngine:
         steps = None if report is None else partial(report, "training")
         measure = next(iter(asked.values())).facts.get("measure")
         shut = {c: _shut(group, message.facts.get("open")) for c, message in asked.items()}
+        first = {c: Sent(self._outgoing(group, c)) for c in asked if c not in group.sent}
         facts = fit_group(group, sorted(asked), self.settings, clock, steps, measure)
         replies: dict[str, Reply] = dict.fromkeys(asked, Failure("training gave NaN or Inf"))
         for client, found in facts.items():
             count = len(group.holders[client].data.train)
             sent = self._outgoing(group, client)
             opened = {name: value for name, value in sent.items() if name not in shut[client]}
-            replies[client] = encode(opened, {**found, "examples": count})
+            told = {**found, "examples": count}
+            if how := asked[client].facts.get("compress"):
+                known = group.sent.get(client) or first[client]
+                opened, form, known = Compression(**how).apply(Adapter(opened), known)
+                group.sent[client] = known
+                told |= {"form": form} if form else {}
+            replies[client] = encode(opened, told)
         return replies
 
     def _signature(self, group: ClientGroup, asked: Mapping[str, Message]) -> dict[str, Reply]:
@@ -188,6 +198,7 @@ class LocalEngine:
         else:
             taken = (replace_held if one else choose_best)(group, offers)
         group.accepts.update({client: found.accept for client, found in taken.items()})
+        mark_delivered(group, offers, taken)
         replies: dict[str, Reply] = {}
         for client, found in taken.items():
             sha256 = adapter_sha256(self._kept(group, client, offers[client]))
@@ -248,7 +259,14 @@ class LocalEngine:
             cohort = final_cohort(group, facts["arm"], clients)
             written = None if self.progress is None else partial(self.progress, "answers")
             members = score_on_test(group, cohort, clients, written)
-        return {client: encode({}, {"members": members[client]}) for client in clients}
+        told = {
+            client: {
+                member: {name: tell_number(value) for name, value in scores.items()}
+                for member, scores in members[client].items()
+            }
+            for client in clients
+        }
+        return {client: encode({}, {"members": told[client]}) for client in clients}
 
     def _adapter(self, group: ClientGroup, asked: Mapping[str, Message]) -> dict[str, Reply]:
         facts = next(iter(asked.values())).facts

@@ -11,6 +11,7 @@ from atlas.config.training import TrainSettings
 from atlas.engines.local.groups import ClientGroup
 from atlas.federation.adapters.changes import scalar_betas
 from atlas.federation.batching.forward import stack_cohorts
+from atlas.federation.exchange.contents import tell_number
 from atlas.federation.training.evaluate import mean_betas
 from atlas.federation.training.halves import PARTS
 from atlas.federation.training.loop import Clock, Course, Fitted, Measure, StepProgress
@@ -57,7 +58,7 @@ def fit_group(  # noqa: PLR0913
             _keep(group, arm, owners, fitted, rows)
     betas = _betas(group, fitted, clients)
     return {
-        client: {"loss": float(fitted.losses[row]), "steps": int(fitted.steps[row])}
+        client: {"loss": tell_number(float(fitted.losses[row])), "steps": int(fitted.steps[row])}
         | _carried_bytes(fitted, row, client in group.splits)
         | betas[row]
         | ({} if fitted.salience is None else {"salience": fitted.salience[row].tolist()})

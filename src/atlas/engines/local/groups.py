@@ -21,6 +21,7 @@ from atlas.federation.adapters.cohort import Cohort, Slot
 from atlas.federation.batching.forward import Model, stack_cohorts
 from atlas.federation.batching.store import ExampleStore, Part
 from atlas.federation.clients import Holder
+from atlas.federation.exchange.compression import Sent
 from atlas.federation.exchange.message import Message, encode
 from atlas.federation.signatures.stores import SignatureStores
 from atlas.federation.training.evaluate import Limits, Scores, score_answers, score_labels
@@ -56,6 +57,7 @@ class ClientGroup:
         splits: Blocks that a client runs itself, where a server runs the rest.
         moments: Optimiser moments by arm, where they are kept.
         accepts: Share of the mixture each client took last.
+        sent: What clients that compress remember of their messages.
         signing: What signatures are taken from; None where there is nothing.
         progress: Called with (done, total) while the lower blocks meet new texts.
     """
@@ -75,6 +77,7 @@ class ClientGroup:
     splits: dict[str, int] = field(default_factory=dict)
     moments: dict[str, KeptMoments] = field(default_factory=dict)
     accepts: dict[str, float] = field(default_factory=dict)
+    sent: dict[str, Sent] = field(default_factory=dict)
     signing: SignatureStores | None = None
     progress: Callable[[int, int], None] | None = None
     _store: ExampleStore | None = None
@@ -125,11 +128,11 @@ class ClientGroup:
         What is to be undone (other ranks) makes new tensors and never writes into the old ones, so
         looking back costs no copy.
         """
-        kept = (dict(self.arms), dict(self.splits), dict(self.moments))
+        kept = (dict(self.arms), dict(self.splits), dict(self.moments), dict(self.sent))
         try:
             yield
         except BaseException:
-            self.arms, self.splits, self.moments = kept
+            self.arms, self.splits, self.moments, self.sent = kept
             raise
 
 
@@ -154,6 +157,10 @@ def save_client(group: ClientGroup, client: str) -> bytes:
             tensors[f"first|{arm}|{name}"] = first
             tensors[f"second|{arm}|{name}"] = second
         tensors[f"made|{arm}|"] = made
+    if sent := group.sent.get(client):
+        tensors |= {f"known|held|{name}": value for name, value in sent.known.items()}
+        tensors |= {f"left|held|{name}": value for name, value in sent.left.items()}
+        tensors["carry|held|"] = torch.tensor([sent.carry], dtype=torch.float64)
     return encode(tensors, {"accept": group.accepts.get(client), "ready": sorted(ready)})
 
 
@@ -184,10 +191,23 @@ def load_clients(group: ClientGroup, messages: Mapping[str, Message]) -> None:
             for client, parts in saved.items():
                 made = parts["made", arm].get("")
                 moments.restore(client, parts["first", arm], parts["second", arm], made)
+    for client, parts in saved.items():
+        _load_sent(group, client, parts)
     for client, message in messages.items():
         group.accepts.pop(client, None)
         if message.facts["accept"] is not None:
             group.accepts[client] = message.facts["accept"]
+
+
+def _load_sent(group: ClientGroup, client: str, parts: SavedParts) -> None:
+    group.sent.pop(client, None)
+    if carry := parts["carry", "held"]:
+        like = next(iter(group.arms["held"].tensors.values()))
+        known, left = (
+            Adapter({name: value.to(like) for name, value in parts[kind, "held"].items()})
+            for kind in ("known", "left")
+        )
+        group.sent[client] = Sent(known, left, float(carry[""]))
 
 
 def _read_state(group: ClientGroup, client: str, message: Message) -> SavedParts:
@@ -211,11 +231,22 @@ def _read_state(group: ClientGroup, client: str, message: Message) -> SavedParts
         dense = {module: (d_out, d_in) for module, (d_in, d_out) in sides}
         if parts["delta", arm] and _shapes(parts["delta", arm]) != dense:
             raise ValueError(f"saved dense change of {client} does not fit its modules")
+        if arm == "held":
+            _check_sent(client, parts, adapter_shapes(layout, member))
         stacked = {name: tuple(value.shape[1:]) for name, value in cohort.tensors.items()}
         found = [_shapes(parts[kind, arm]) for kind in ("first", "second", "made")]
         if any(found) and found != [stacked, stacked, {"": (1,)}]:
             raise ValueError(f"saved moments of {client} do not fit its adapter")
     return parts
+
+
+def _check_sent(client: str, parts: SavedParts, own: Mapping[str, tuple[int, ...]]) -> None:
+    """Whether what a client saved of its messages fits it."""
+    for kind in ("known", "left"):
+        if not _shapes(parts[kind, "held"]).items() <= own.items():
+            raise ValueError(f"what {client} saved of its messages does not fit its adapter")
+    if _shapes(parts["carry", "held"]) not in ({}, {"": (1,)}):
+        raise ValueError(f"what {client} saved of its messages is no single share")
 
 
 def _shapes(tensors: Mapping[str, torch.Tensor]) -> dict[str, tuple[int, ...]]:

@@ -65,38 +65,17 @@ class HeadLayer:
 
 @dataclass(frozen=True)
 class Footprint:
-    """What one backbone takes.
+    """What the frozen weights of one backbone take.
 
     Attributes:
         embeddings: Bytes of the weights below the first block.
         blocks: Bytes of each block's weights.
         top: Bytes of the weights above the last block.
-        itemsize: Bytes of one activation.
-        width: Numbers a block passes on per token.
-        kept: Numbers per token that a whole block keeps for its backward pass.
-        spread: The same of attention, which sees texts padded to the longest.
-        read: As `kept`, of the last block, where a head reads one place of each text only.
-        read_spread: As `spread`, of that block.
-        passing: Numbers per token that live for a moment beside those.
-        scores: Numbers per pair of tokens that a block keeps.
-        inputs: By module: which input its adapter keeps beyond that, and its width. Modules that
-            share an input keep it once.
-        vocabulary: Entries of the vocabulary; zero for an encoder.
     """
 
     embeddings: int
     blocks: tuple[int, ...]
     top: int
-    itemsize: int
-    width: int
-    kept: int
-    spread: int
-    read: int
-    read_spread: int
-    passing: int
-    scores: int
-    inputs: Mapping[str, tuple[str, int]]
-    vocabulary: int
 
 
 class Backbone(Protocol):
@@ -118,7 +97,7 @@ class Backbone(Protocol):
 
     @property
     def size(self) -> Footprint:
-        """What the model takes on a device."""
+        """What the model's weights take on a device."""
         ...
 
     def tokenize(

@@ -5,7 +5,8 @@ from atlas.exports import exports
 __all__, __getattr__, __dir__ = exports(
     __name__,
     {
-        "cost": ["Need", "Workload", "client_need", "importance_of"],
+        "block_bytes": ["BlockBytes", "LargestBatch", "StepMeter"],
+        "cost": ["Moment", "Need", "client_need", "importance_of"],
         "grant": ["Grant", "Site"],
     },
 )

@@ -1,9 +1,8 @@
 """What training takes on a client's device, and how much each of its layers counts.
 
-Bytes are those of one local step: the backbone's weights, what the backward pass needs of the
-forward one, and four numbers for each trained parameter (itself, its gradient, two moments of
-AdamW). Frozen layers keep no inputs, so a block keeps little more than its attention, its
-feed-forward activation and what its norms were given; blocks below the first adapter keep nothing.
+Bytes are those of one local step: the backbone's weights, what its blocks take at the client's
+largest batch (`block_bytes.py` runs one and counts), and what trained numbers take: themselves,
+as the client holds and as it trains them, two moments of AdamW, and their share of the step.
 
 How much a layer counts is read from the gradients that clients tell with their fingerprints.
 """
@@ -14,131 +13,109 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from atlas.federation.adapters.adapter import Layout, Member, adapter_shapes, is_head
-from atlas.federation.batching.backbone import Footprint
-from atlas.federation.batching.forward import SPARSE
+import torch
+
+from atlas.federation.adapters.adapter import Member, adapter_shapes, is_head
+from atlas.federation.capacity.block_bytes import LargestBatch, StepMeter
 from atlas.federation.fingerprints.planned import CohortPlan
 from atlas.ops.capacity import cluster_complexity, cost, layer_importance
 
-TRAINED = 4
-"""Numbers held per trained parameter: weight, gradient, first and second moment."""
-LOGITS = 3
-"""Copies of the logits of a vocabulary that live at once: themselves, their loss, its gradient."""
-SLACK = 1.08
-"""Indices, masks and the optimiser's passing copies, which are not counted one by one."""
-FULL = 4
-"""Bytes of a trained number; adapters are float32 whatever the backbone is."""
+HELD = 4
+"""Copies of trained numbers that live through a step: as it began, as trained, two moments."""
+LEFT = 7
+"""Copies when training ends, and nothing of the step is left: what is handed over is new."""
 
 
 @dataclass(frozen=True)
-class Workload:
-    """One local step of one client.
+class Moment:
+    """What is held at one moment of training: a fixed part, and so much for each rank.
 
     Attributes:
-        texts: How many.
-        tokens: Of all of them together.
-        longest: Tokens of the longest.
-        answers: Tokens with a loss in each text, for causal tasks; zero for classification.
-        blocks: Blocks the client runs, from the bottom; those above run elsewhere.
-    """
-
-    texts: int
-    tokens: int
-    longest: int
-    answers: int
-    blocks: int
-
-    @property
-    def places(self) -> int:
-        """Places of the padded rectangle that attention sees."""
-        return self.texts * self.longest
-
-
-@dataclass(frozen=True)
-class Need:
-    """What a client needs: a fixed part, and so much for each rank of each module it adapts.
-
-    Attributes:
-        weights: Bytes of frozen weights.
-        activations: Bytes kept by the blocks, whatever the ranks.
-        head: Bytes of the trained head.
+        fixed: Bytes that no choice of ranks changes, weights included.
         units: Bytes per rank, by module; zero where the module is elsewhere.
     """
 
-    weights: int
-    activations: int
-    head: int
+    fixed: int
     units: tuple[int, ...]
-
-    @property
-    def fixed(self) -> int:
-        """Bytes that no choice of ranks changes."""
-        return self.weights + self.activations + self.head
 
     def total(self, ranks: Sequence[int]) -> int:
         """Bytes under a plan of ranks."""
         return self.fixed + int(cost(self.units, ranks))
 
 
+@dataclass(frozen=True)
+class Need:
+    """What a client needs: the most of several moments, any of which may be the highest.
+
+    Attributes:
+        weights: Bytes of frozen weights.
+        moments: Of a step, and after the last one.
+    """
+
+    weights: int
+    moments: tuple[Moment, ...]
+
+    @property
+    def fixed(self) -> int:
+        """Bytes that no choice of ranks changes."""
+        return max(moment.fixed for moment in self.moments)
+
+    def total(self, ranks: Sequence[int]) -> int:
+        """Bytes under a plan of ranks."""
+        return max(moment.total(ranks) for moment in self.moments)
+
+
 def client_need(
-    footprint: Footprint, layout: Layout, member: Member, first_block: int, work: Workload
+    meter: StepMeter, member: Member, batch: LargestBatch, blocks: int | None = None
 ) -> Need:
     """The cost model.
 
     Args:
-        footprint: Of the backbone.
-        layout: Which modules are adapted.
+        meter: Of the client's model.
         member: The client's labels; its ranks do not matter.
-        first_block: The first block with an adapter.
-        work: Its step.
+        batch: The most its batches hold.
+        blocks: Blocks that the client runs, from the bottom; None for all of them.
     """
-    here = [block_of(module) < work.blocks for module in layout.modules]
-    whole = work.blocks == len(footprint.blocks)
-    units = [
-        (sum(widths) * TRAINED + work.tokens) * FULL if present else 0
-        for widths, present in zip(layout.widths, here, strict=True)
-    ]
-    shapes = adapter_shapes(layout, member)
-    head = [shape for name, shape in shapes.items() if is_head(name)] if whole else []
-    return Need(
-        weights=footprint.embeddings
-        + sum(footprint.blocks[: work.blocks])
-        + (footprint.top if whole else 0),
-        activations=_activations(footprint, layout, first_block, work),
-        head=sum(math.prod(shape) for shape in head) * TRAINED * FULL,
-        units=tuple(units),
-    )
+    model = meter.model
+    size, top = model.backbone.size, model.backbone.depth - 1
+    here = top + 1 if blocks is None else blocks
+    reads = here > top
+    weights = size.embeddings + sum(size.blocks[:here]) + (size.top if reads else 0)
+    found = meter.measure(batch, member)
+    number = torch.promote_types(model.backbone.dtype, torch.float32).itemsize
+    shapes = adapter_shapes(model.layout, member)
+    head = sum(math.prod(shape) for name, shape in shapes.items() if reads and is_head(name))
+    widths = list(zip(map(block_of, model.layout.modules), model.layout.widths, strict=True))
+
+    def moment(activations: int, copies: int, kept: int = 0, last: float = 0.0) -> Moment:
+        """With copies of trained numbers, places kept by a rank, bytes beside a last block's."""
+        units = []
+        for block, (d_in, d_out) in widths:
+            own = number * copies * (d_in + d_out)
+            if block == top:
+                own += math.ceil(last * (d_in + d_out))
+            elif kept:
+                # Scaled B, and what lies between A and B at every place, for the way back.
+                own += number * (d_out + kept)
+            units.append(own if block < here else 0)
+        return Moment(weights + activations + number * copies * head, tuple(units))
+
+    whole = max(0, here - reads - model.first_block)
+    moments = [moment(found.below, HELD)]
+    if reads:
+        each = found.read_rank / sum(sum(pair) for block, pair in widths if block == top)
+        moments.append(moment(found.reading(whole), HELD, batch.tokens, last=each))
+        moments.append(moment(0, LEFT))
+    if whole:
+        # By then the last block and the head have their gradients, and have let go of the rest.
+        ready = found.topmost(whole) + number * head
+        moments.append(moment(ready, HELD, batch.tokens, last=number))
+    return Need(weights, tuple(moments))
 
 
-def _activations(footprint: Footprint, layout: Layout, first_block: int, work: Workload) -> int:
-    # Blocks below the first adapter run one at a time, padded, and nothing of them is kept.
-    below = work.places * 2 * footprint.passing if first_block else 0
-    trained = max(0, work.blocks - first_block)
-    if not trained:
-        return int(SLACK * below * footprint.itemsize)
-    top = len(footprint.blocks)
-    asked = work.texts * work.answers
-    reads = work.blocks == top and asked <= SPARSE * work.tokens
-    whole = trained - reads
-    per_token = footprint.passing + whole * footprint.kept + reads * footprint.read
-    per_place = whole * footprint.spread + reads * footprint.read_spread
-    for block in range(first_block, first_block + whole):
-        per_token += _adapter_inputs(footprint, layout, block)
-    numbers = work.tokens * per_token + work.places * per_place + reads * asked * footprint.kept
-    numbers += work.places * work.longest * (whole * footprint.scores + 1)
-    if work.blocks == top:
-        numbers += LOGITS * work.texts * work.answers * footprint.vocabulary
-    return int(SLACK * max(numbers, below) * footprint.itemsize)
-
-
-def _adapter_inputs(footprint: Footprint, layout: Layout, block: int) -> int:
-    """Numbers per token that the adapters of a block keep beyond what it keeps anyway."""
-    kept = dict(
-        footprint.inputs[module]
-        for module in layout.modules
-        if module in footprint.inputs and block_of(module) == block
-    )
-    return sum(kept.values())
+def in_block(module: str) -> bool:
+    """Whether a module's full name says in which block it is."""
+    return any(part.isdecimal() for part in module.split("."))
 
 
 def block_of(module: str) -> int:

@@ -1,25 +1,23 @@
-"""Who gets which ranks: every client's memory, shared out over its layers."""
+"""Who gets which ranks: every client's memory, shared out over its layers.
+
+`grant` trusts the cost model; `lower` trusts a trial step that took more than the budget.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
-from atlas.config.plan import MB, DeviceSettings, RankSettings
+from atlas.config.plan import MAKE_ROOM, MB, DeviceSettings, RankSettings
 from atlas.errors import InputError
 from atlas.federation.adapters.adapter import Layout, Member
-from atlas.federation.batching.backbone import Footprint
-from atlas.federation.capacity.cost import Need, Workload, client_need
-from atlas.ops.capacity import SOLVERS, cost
+from atlas.federation.capacity.block_bytes import LargestBatch, StepMeter
+from atlas.federation.capacity.cost import Need, client_need
+from atlas.ops.capacity import SOLVERS
 
-
-class LargestBatch(NamedTuple):
-    """The most a batch of a client's texts holds: tokens, the longest text, the longest answer."""
-
-    tokens: int
-    longest: int
-    answers: int
+MOST_LOWERINGS = 4
+"""Times that ranks are lowered before the smallest are tried."""
 
 
 @dataclass(frozen=True)
@@ -29,30 +27,47 @@ class Site:
     Attributes:
         device: Its name; empty where the budget comes from the settings.
         limits: What the device leaves for training.
-        footprint: What the backbone takes.
-        layout: Which modules are adapted.
+        meter: Measures the client's model.
         member: The client's labels.
-        first_block: The first block with an adapter.
-        batch: Texts in a local step.
+        batch: Most texts in a local step.
     """
 
     device: str
     limits: DeviceSettings
-    footprint: Footprint
-    layout: Layout
+    meter: StepMeter
     member: Member
-    first_block: int
     batch: int
+
+    @property
+    def layout(self) -> Layout:
+        """Which modules are adapted."""
+        return self.meter.model.layout
+
+    @property
+    def first_block(self) -> int:
+        """The first block with an adapter."""
+        return self.meter.model.first_block
 
     @property
     def depth(self) -> int:
         """Blocks of the backbone."""
-        return len(self.footprint.blocks)
+        return self.meter.model.backbone.depth
+
+    def odd_texts(self, told: Mapping[str, Any]) -> str:
+        """What a client told of its texts that no batch of them can be; empty if nothing."""
+        lengths, answers = told["lengths"], told["answers"]
+        most = self.meter.model.backbone.max_positions
+        if len(lengths) > self.batch:
+            return f"lengths: of {len(lengths)} texts, but a batch has {self.batch} at most"
+        if max(lengths) > most:
+            return f"lengths: {max(lengths)} tokens, but texts are cut to {most}"
+        if answers > max(lengths):
+            return f"answers: {answers} tokens in texts of {max(lengths)} at most"
+        return ""
 
     def need(self, texts: LargestBatch, blocks: int | None = None) -> Need:
         """What a step on its longest texts takes, where only so many blocks run here."""
-        work = Workload(self.batch, *texts, blocks or self.depth)
-        return client_need(self.footprint, self.layout, self.member, self.first_block, work)
+        return client_need(self.meter, self.member, texts, blocks)
 
 
 @dataclass(frozen=True)
@@ -67,6 +82,8 @@ class Grant:
         complexity: How hard its cluster is, in [0, 1].
         importance: Of each module.
         point: Blocks the client runs itself; None for all of them.
+        measured: Bytes of a trial step with these ranks; None if there was none.
+        lowered: How often a trial step took too much, and ranks were granted again.
     """
 
     device: str
@@ -76,11 +93,18 @@ class Grant:
     complexity: float
     importance: tuple[float, ...]
     point: int | None = None
+    measured: int | None = None
+    lowered: int = 0
 
     @property
     def used(self) -> int:
         """Bytes by the cost model."""
         return self.need.total(self.ranks)
+
+    @property
+    def valid(self) -> bool:
+        """Whether it fits: as measured, or by the cost model where nothing was measured."""
+        return (self.used if self.measured is None else self.measured) <= self.budget
 
     def describe(self) -> dict[str, object]:
         """As plain values."""
@@ -89,9 +113,11 @@ class Grant:
             "ranks": list(self.ranks),
             "budget": self.budget,
             "used": self.used,
-            "valid": self.used <= self.budget,
+            "measured": self.measured,
+            "valid": self.valid,
+            "lowered": self.lowered,
             "weights": self.need.weights,
-            "activations": self.need.activations,
+            "activations": self.need.fixed - self.need.weights,
             "complexity": self.complexity,
             "importance": list(self.importance),
             "point": self.point,
@@ -115,17 +141,51 @@ def grant(
     Raises:
         InputError: If the device cannot hold the smallest ranks.
     """
-    choices = allowed_ranks(client, site, settings)
     budget = budget_of(site, need, settings)
-    floor = cost(need.units, least_ranks(site, settings))
-    if need.fixed + floor > budget:
-        raise InputError(_too_small(client, site, need, floor, budget))
-    ranks = site.member.ranks
-    if settings.method != "fixed":
-        share = 1 - settings.complexity + settings.complexity * complexity
-        room = max(floor, (budget - need.fixed) * share)
-        ranks = _solve(settings.method, need.units, importance, room, choices)
-    return Grant(site.device, ranks, budget, need, complexity, tuple(importance))
+    least = least_ranks(site, settings)
+    if need.total(least) > budget:
+        raise InputError(_too_small(client, site, need, need.total(least), budget))
+    found = Grant(site.device, tuple(least), budget, need, complexity, tuple(importance))
+    if settings.method == "fixed":
+        return found
+    return replace(found, ranks=_ranks_within(client, site, settings, found, budget))
+
+
+def lower(client: str, site: Site, settings: RankSettings, found: Grant) -> Grant | None:
+    """Other ranks for a client whose trial step took too much; None if there are no smaller ones.
+
+    What the cost model left out is taken for the same under other ranks: ranks are granted again
+    with so much less memory. They cost less every time, and after a few times are the smallest.
+    """
+    assert found.measured is not None
+    least = tuple(least_ranks(site, settings))
+    if settings.method == "fixed" or found.ranks == least:
+        return None
+    ranks = least
+    if found.lowered < MOST_LOWERINGS:
+        missed = found.measured - found.used
+        limit = min(found.budget - max(0, missed), found.used - 1)
+        if found.need.total(least) <= limit:
+            ranks = _ranks_within(client, site, settings, found, limit)
+    return replace(found, ranks=ranks, measured=None, lowered=found.lowered + 1)
+
+
+def _ranks_within(
+    client: str, site: Site, settings: RankSettings, found: Grant, limit: int
+) -> tuple[int, ...]:
+    """The best ranks that take at most `limit` bytes at any moment."""
+    need, method = found.need, settings.method
+    choices, least = allowed_ranks(client, site, settings), least_ranks(site, settings)
+    earned = 1 - settings.complexity + settings.complexity * found.complexity
+    share = need.fixed + (found.budget - need.fixed) * earned
+    within = max(need.total(least), min(limit, share))
+    plans = [
+        _solve(method, moment.units, found.importance, within - moment.fixed, choices)
+        for moment in need.moments
+    ]
+    # The best plan of one moment that meets the others is the best of all.
+    meeting = [plan for plan in plans if need.total(plan) <= within]
+    return meeting[0] if meeting else tuple(map(min, zip(*plans, strict=True)))
 
 
 def _solve(
@@ -162,7 +222,7 @@ def budget_of(site: Site, need: Need, settings: RankSettings) -> int:
     if site.limits.memory_mb is not None:
         return int(site.limits.memory_mb * MB)
     assert site.limits.room is not None
-    least, most = (need.total([rank] * len(need.units)) for rank in _ends(settings))
+    least, most = (need.total([rank] * len(site.layout.modules)) for rank in _ends(settings))
     return least + int(site.limits.room * (most - least))
 
 
@@ -187,17 +247,15 @@ def allowed_ranks(client: str, site: Site, settings: RankSettings) -> list[int]:
     return choices
 
 
-def _too_small(client: str, site: Site, need: Need, floor: float, budget: int) -> str:
+def _too_small(client: str, site: Site, need: Need, least: int, budget: int) -> str:
     parts = {
         "weights": need.weights,
-        "activations": need.activations,
-        "head": need.head,
-        "smallest ranks": floor,
+        "activations and head": need.fixed - need.weights,
+        "smallest ranks": least - need.fixed,
     }
     told = ", ".join(f"{name} {size / MB:.1f}" for name, size in parts.items())
     where = f" ({site.device})" if site.device else ""
     return (
         f"client {client}{where}: {budget / MB:.1f} MB for training, but it takes at least "
-        f"{(need.fixed + floor) / MB:.1f} MB ({told}); give it more, a smaller train.batch, "
-        "backbone.max_length or adapter.blocks, or split.point: auto"
+        f"{least / MB:.1f} MB ({told}); {MAKE_ROOM}"
     )

@@ -1,11 +1,13 @@
 """What the messages of every task hold, fact by fact and tensor by tensor.
 
 `transport.CONTRACTS` says which task asks and answers with which of these. A fact without a default
-is always there; whatever is not named here is in no message.
+is always there; whatever is not named here is in no message. Numbers and texts are bounded by what
+any run could mean; what a single run expects beyond that is told to `guard.check_reply`.
 """
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -28,12 +30,24 @@ from atlas.federation.adapters.adapter import (
     gate_name,
     head_names,
 )
-from atlas.federation.exchange.message import Message, MessageError
+from atlas.federation.exchange.compression import PACKED, Form
+from atlas.federation.exchange.message import Message, MessageError, printable
 
 SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
 """How much of a mixture a client may take."""
 ARMS = {"validation": ("held",), "test": ("final", "alone")}
 """Which adapters are scored on which data."""
+LARGEST = 1e30
+"""Of a loss or a length."""
+Number = Annotated[float, Field(ge=-LARGEST, le=LARGEST, allow_inf_nan=False)]
+Length = Annotated[float, Field(ge=0, le=LARGEST, allow_inf_nan=False)]
+Size = Annotated[int, Field(ge=0, le=2**53)]
+"""Bytes, tokens or steps."""
+Examples = Annotated[int, Field(ge=1, le=10**9)]
+Name = Annotated[str, Field(pattern="^[!-~]{1,200}$")]
+"""A short text that can be printed: of a module, a metric or a client."""
+MOST = 2**16
+"""Entries of a list or an object."""
 
 
 class Facts(BaseModel):
@@ -64,9 +78,9 @@ class Content:
         try:
             self.facts.model_validate(message.facts)
         except ValidationError as error:
-            first = error.errors()[0]
+            first = error.errors(include_url=False, include_input=False)[0]
             where = "".join(f"{part}: " for part in first["loc"])
-            raise MessageError(f"facts: {where}{first['msg']}") from error
+            raise MessageError(printable(f"facts: {where}{first['msg']}")) from error
         for name in sorted(message.tensors):
             if not any(re.fullmatch(pattern, name) for pattern in self.tensors):
                 raise MessageError(f"tensors: {name!r} does not belong here")
@@ -81,18 +95,20 @@ class FingerprintRequest(Facts):
 class FingerprintReply(Facts):
     """How much its sketches stand for."""
 
-    examples: Positive = Field(description="training examples that were used")
-    norms: dict[str, dict[str, Annotated[float, Field(ge=0, allow_inf_nan=False)]]] = Field(
-        description="by part and layer: length of the gradient, before it is scaled to one"
+    examples: Examples = Field(description="training examples that were used")
+    norms: dict[Name, Annotated[dict[Name, Length], Field(max_length=MOST)]] = Field(
+        max_length=MOST,
+        description="by part and layer: length of the gradient, before it is scaled to one",
     )
 
 
 class CapacityReply(Facts):
     """What a batch of a client's longest training texts holds."""
 
-    tokens: Positive = Field(description="tokens of all of them")
-    longest: Positive = Field(description="tokens of the longest text")
-    answers: Count = Field(description="most tokens of an answer; 0 for tasks with labels")
+    lengths: list[Annotated[Size, Field(ge=1)]] = Field(
+        min_length=1, max_length=MOST, description="tokens of each of them"
+    )
+    answers: Size = Field(description="most tokens of an answer; 0 for tasks with labels")
 
 
 class AssignRequest(Facts):
@@ -106,9 +122,25 @@ class AssignRequest(Facts):
 class AssignReply(Facts):
     """What training takes."""
 
-    bytes: Count | None = Field(
+    bytes: Size | None = Field(
         description="weights and adapter on the client's side, and the most memory that one step "
         "on its longest texts took beside them; null without a trial"
+    )
+
+
+SHA256 = "^[0-9a-f]{64}$"
+
+
+class CompressRequest(Facts):
+    """How a reply is to be compressed; see `exchange.compression`."""
+
+    form: Form = Field(description="what the change since the last reply is rounded or cut to")
+    share: Annotated[float, Field(gt=0, le=1)] = Field(description="topk: how much of it is sent")
+    feedback: bool = Field(description="whether what earlier replies left out is added")
+    base: str = Field(
+        pattern=SHA256,
+        description="`adapter_sha256` of what the server has of all that is to be sent; if the "
+        "client remembers otherwise, it sends all as it is",
     )
 
 
@@ -124,16 +156,22 @@ class FitRequest(Facts):
         description="what is to be told beside the loss: what modules count, by `gradient` or "
         "`product`, or the `noise` of the update; null: nothing",
     )
+    compress: CompressRequest | None = Field(
+        None, description="there if the reply is to be compressed: how"
+    )
 
 
 class FitReply(Facts):
     """How training went; all of the held adapter, nothing of its shadow or personal twin."""
 
-    examples: Positive = Field(description="all training examples of the client: its weight")
-    steps: Positive = Field(description="optimiser steps made")
-    loss: float = Field(description="mean training loss of the steps, without any penalty")
-    salience: list[Annotated[float, Field(ge=0, allow_inf_nan=False)]] = Field(
+    examples: Examples = Field(description="all training examples of the client: its weight")
+    steps: Annotated[Size, Field(ge=1)] = Field(description="optimiser steps made")
+    loss: Number | None = Field(
+        description="mean training loss of the steps, without any penalty; null if not finite"
+    )
+    salience: list[Length] = Field(
         default_factory=list,
+        max_length=MOST,
         description="there if asked for: what each adapted module counted in training, summed over "
         "its steps",
     )
@@ -149,13 +187,17 @@ class FitReply(Facts):
     )
     beta: list[Annotated[float, Field(ge=0, le=1)]] = Field(
         default_factory=list,
+        max_length=MOST,
         description="there if something may stand beside the adapter: what that counts in every "
         "adapted module, after training",
     )
-    split_up: Count = Field(
+    form: Form | None = Field(
+        None, description="there if the adapter is compressed: into which tensors"
+    )
+    split_up: Size = Field(
         0, description="there if blocks are split: bytes of the messages with activations"
     )
-    split_down: Count = Field(
+    split_down: Size = Field(
         0,
         description="there if blocks are split: bytes of the messages with gradients; 0 if nothing "
         "is trained below the split",
@@ -190,16 +232,12 @@ class SignatureRequest(Facts):
 class SignatureReply(Facts):
     """What was done to the signature before it was sent."""
 
-    examples: Positive = Field(description="training examples, or anchor texts, that were used")
-    norm: Annotated[float, Field(ge=0, allow_inf_nan=False)] = Field(
-        description="its length before it was clipped"
-    )
-    clip: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = Field(
+    examples: Examples = Field(description="training examples, or anchor texts, that were used")
+    norm: Length = Field(description="its length before it was clipped")
+    clip: Annotated[Length, Field(gt=0)] | None = Field(
         description="largest length allowed; null if nothing was clipped"
     )
-    noise: Annotated[float, Field(ge=0, allow_inf_nan=False)] = Field(
-        description="standard deviation of the noise on every number"
-    )
+    noise: Length = Field(description="standard deviation of the noise on every number")
 
 
 def _one_of_shares(value: float) -> float:
@@ -217,7 +255,7 @@ class DeliverReply(Facts):
     accept: TakenShare = Field(description="it now holds (1 - accept) own + accept mixture")
     pick: Count = Field(description="of which offer, counted from 0; 0 if nothing was taken")
     sha256: str = Field(
-        pattern="^[0-9a-f]{64}$",
+        pattern=SHA256,
         description="`adapter_sha256` of the part of its held adapter that travels (with accept 1 "
         "that of the offer); where a mixture was merged, of the offer; where it stands beside the "
         "adapter, of what now does, as far as it was offered",
@@ -240,11 +278,33 @@ class EvaluateRequest(Facts):
 class EvaluateReply(Facts):
     """Scores."""
 
-    members: dict[str, dict[str, float]] = Field(
+    members: dict[Name, Annotated[dict[Name, Number | None], Field(max_length=MOST)]] = Field(
+        max_length=MOST,
         description="metrics by whose data it is: of validation data the client itself, of test "
-        "data everybody who shares its adapter. `loss` always; `accuracy` and `score`, the task's "
-        "own metric, unless it is validation data of a task without labels"
+        "data everybody who shares its adapter. `loss` always, null if it is not finite; "
+        "`accuracy` and `score`, the task's own metric, unless it is validation data of a task "
+        "without labels",
     )
+
+    @model_validator(mode="after")
+    def _are_scores(self) -> EvaluateReply:
+        for scores in self.members.values():
+            if "loss" not in scores:
+                raise ValueError("members: a loss is missing")
+            others = [value for name, value in scores.items() if name != "loss"]
+            if not all(value is not None and -1 <= value <= 1 for value in others):
+                raise ValueError("members: a score is not from -1 to 1")
+        return self
+
+
+def tell_number(value: float) -> float | None:
+    """A loss or a score as a reply has it: null if it is not finite."""
+    return value if abs(value) <= LARGEST else None
+
+
+def read_scores(told: Mapping[str, float | None]) -> dict[str, float]:
+    """Scores from a reply to `evaluate`; NaN for a loss that was not finite."""
+    return {name: math.nan if value is None else value for name, value in told.items()}
 
 
 class AdapterRequest(Facts):
@@ -262,7 +322,7 @@ class SavedState(Facts):
     """What is told of a client's saved state."""
 
     accept: TakenShare | None = Field(description="the share last taken; null if nothing ever was")
-    ready: list[str] = Field(
+    ready: list[Name] = Field(
         default_factory=list,
         description="modules for which something was delivered to stand beside its adapter",
     )
@@ -294,6 +354,7 @@ SKETCHES = {
     r"mean|text|label": "[folds, width] float32, for every part of the settings",
     r"(mean|text|label)/head": "[folds, width] float32, of the head, if one is there and asked for",
 }
+FITTED = {**ADAPTER, **PACKED}
 SIGNED = {"signature": "[width] float32"}
 _ARM = r"\|(held|shadow|personal)\|"
 STATE = {
@@ -302,4 +363,7 @@ STATE = {
     f"delta{_ARM}{ANY}": "[d_out, d_in] of a module: the dense change merged so far",
     f"(first|second){_ARM}{ANY}": "moments of a tensor, padded as the engine stacks it",
     f"made{_ARM}": "[1] int64: optimiser steps the moments are of",
+    **{rf"known\|held\|{name}": f"what the server has: {what}" for name, what in ADAPTER.items()},
+    **{rf"left\|held\|{name}": f"what is to be sent: {what}" for name, what in ADAPTER.items()},
+    r"carry\|held\|": "[1] float64: how much of what is to be sent the adapter has lost",
 }

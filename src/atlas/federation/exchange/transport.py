@@ -8,8 +8,14 @@ From one ask to the next a client keeps to itself: the adapter it `held`; a `sha
 trained on the same batches and given no mixture, where the run compares with training alone; a
 `personal` adapter, where the strategy trains one beside the held one; dense changes, where mixtures
 are merged; what was delivered to stand beside the held adapter, and for which modules; optimiser
-moments, where settings keep them; its ranks; and where its blocks are split. All of its adapters
-start as `adapters.adapter.initial_adapter`.
+moments, where settings keep them; its ranks; where its blocks are split; and what the server has of
+its adapter, where replies are compressed. All of its adapters start as
+`adapters.adapter.initial_adapter`.
+
+Where a `fit` request says `compress`, an engine hands the tensors it would send and what the client
+remembers (`compression.Sent`; at first what it would have sent before the fit) to
+`compression.Compression.apply`, sends what that returns with `form` among the facts, and keeps the
+rest; after `deliver` it sets `carry` to the share of the adapter that the mixture replaced.
 """
 
 from __future__ import annotations
@@ -19,7 +25,7 @@ from dataclasses import dataclass
 from typing import Literal, Protocol
 
 from atlas.federation.exchange.contents import (
-    ADAPTER,
+    FITTED,
     HANDED_OVER,
     OFFERS,
     SIGNED,
@@ -42,7 +48,7 @@ from atlas.federation.exchange.contents import (
     SignatureReply,
     SignatureRequest,
 )
-from atlas.federation.exchange.message import Message, MessageError, decode
+from atlas.federation.exchange.message import Message, MessageError, decode, printable
 
 Direction = Literal["up", "down"]
 TaskName = Literal[
@@ -61,9 +67,15 @@ TaskName = Literal[
 
 @dataclass(frozen=True)
 class Failure:
-    """A client that could not do what it was asked; a value, never an exception."""
+    """A client that could not do what it was asked; a value, never an exception.
+
+    The reason is made short and printable, whoever gave it.
+    """
 
     reason: str
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "reason", printable(str(self.reason)))
 
 
 Reply = bytes | Failure
@@ -140,10 +152,11 @@ CONTRACTS: Mapping[TaskName, TaskContract] = {
     ),
     "fit": TaskContract(
         Content(FitRequest),
-        Content(FitReply, ADAPTER),
+        Content(FitReply, FITTED),
         does="Trains the held adapter, and its shadow and personal twin on the same batches. "
-        "Answers with all of the held adapter that travels.",
-        changes="Held, shadow and personal adapter; moments, where they are kept.",
+        "Answers with all of the held adapter that travels, compressed if asked to.",
+        changes="Held, shadow and personal adapter; moments, where they are kept; what it sent, "
+        "where it is compressed.",
         fails="Training cannot be done, or gave the held adapter NaN or Inf. In the latter case it "
         "and its moments stay what they were, but a twin that trained well has moved on.",
         again="goes on",

@@ -19,6 +19,7 @@ from torch import Tensor
 from atlas.config.plan import RelationSettings
 from atlas.federation.adapters.adapter import Member, heads_of
 from atlas.federation.adapters.cohort import Cohort
+from atlas.federation.mixing.cutting import Cutting, as_rows
 from atlas.federation.routing.masks import Routes
 from atlas.federation.server import RunPlan, ServerState
 from atlas.federation.signatures.gather import known_signatures
@@ -40,6 +41,7 @@ from atlas.ops.lowrank.mixing import (
 from atlas.ops.lowrank.mixing_sparse import (
     SPARSE_MIXERS,
     SPARSE_ROTATED,
+    mix_by_recipe,
     mix_linear,
     stack_sparse,
 )
@@ -99,7 +101,7 @@ def routed(weights: Weights, routes: Routes | None, module: int) -> Weights:
     return settle(weights, routes.known[:, module], routes.open[:, module])
 
 
-def mix_cohort(
+def mix_cohort(  # noqa: PLR0913
     cohort: Cohort,
     weights: Weights,
     *,
@@ -107,6 +109,7 @@ def mix_cohort(
     heads: str,
     align: str = "none",
     routes: Routes | None = None,
+    cutting: Cutting | None = None,
 ) -> Cohort:
     """Apply W to a cohort.
 
@@ -119,10 +122,11 @@ def mix_cohort(
         heads: `mix` (between clients of one label set) or `personal` (left alone).
         align: `rotate` turns the factors of each mixture to a common gauge first; `none` does not.
         routes: Which modules travel for whom; None if all do.
+        cutting: In product space, another cut than the plain one.
     """
     if isinstance(weights, SharedRows):
         how = {"space": space, "heads": heads, "align": align}
-        return mix_sparsely(cohort, weights, **how, routes=routes)
+        return mix_sparsely(cohort, weights, **how, routes=routes, cutting=cutting)
     mixers = ROTATED if align == "rotate" else MIXERS
     mixed, ranks = dict(cohort.tensors), []
     layers = len(cohort.layout.modules)
@@ -134,6 +138,9 @@ def mix_cohort(
             both, size = [mix_rows(mixed[name], w) for name in names], layer.ranks
         elif space == "stack":
             *both, size = stack_factors(*layer, w)
+        elif cutting is not None:
+            recipe = cutting.recipe(cohort, i)
+            both, size = [*mix_by_recipe(layer, as_rows(w), recipe)], layer.ranks
         else:
             both, size = [*mixers[SPACES.get(space, space)](*layer, w)], layer.ranks
         mixed.update(zip(names, both, strict=True))
@@ -146,7 +153,7 @@ def mix_cohort(
     return replace(cohort, members=_with_ranks(cohort.members, ranks), tensors=mixed)
 
 
-def mix_sparsely(
+def mix_sparsely(  # noqa: PLR0913
     cohort: Cohort,
     weights: SharedRows,
     *,
@@ -154,6 +161,7 @@ def mix_sparsely(
     heads: str,
     align: str = "none",
     routes: Routes | None = None,
+    cutting: Cutting | None = None,
 ) -> Cohort:
     """Apply sparse rows to a cohort, a module on each core; arguments as in `mix_cohort`."""
     mixers = SPARSE_ROTATED if align == "rotate" else SPARSE_MIXERS
@@ -166,6 +174,8 @@ def mix_sparsely(
             return p, q, layer.ranks
         if space == "stack":
             return stack_sparse(*layer, rows)
+        if cutting is not None:
+            return (*mix_by_recipe(layer, rows, cutting.recipe(cohort, i)), layer.ranks)
         return (*mixers[SPACES.get(space, space)](*layer, rows), layer.ranks)
 
     modules = range(len(cohort.layout.modules))
@@ -205,18 +215,21 @@ def change_norms(cohort: Cohort) -> Tensor:
     return squares.sqrt()
 
 
-def describe_error(trained: Cohort, mixed: Cohort, weights: Tensor) -> dict[str, float] | None:
+def describe_error(
+    trained: Cohort, mixed: Cohort, weights: Tensor, cutting: Cutting | None = None
+) -> dict[str, float] | None:
     """The relative error of the mixtures against the exact ones, mean and worst over clients.
 
-    A client whose row is e_k has no mixture; None if that is so for all.
+    What was fed back is part of an exact mixture. A client whose row is e_k has no mixture; None
+    if that is so for all.
     """
     own = keeps_own(weights)
     own = own.all(0) if own.dim() == 2 else own
     if bool(own.all()):
         return None
-    modules = range(len(trained.layout.modules))
-    before, after = ([cohort.layer(i) for i in modules] for cohort in (trained, mixed))
-    found = mixture_error(before, after, weights)[~own]
+    before, rows = (cutting or Cutting()).sources(trained, weights)
+    after = [mixed.layer(i) for i in range(len(mixed.layout.modules))]
+    found = mixture_error(before, after, rows)[~own]
     return {"mean": float(found.mean()), "worst": float(found.max())}
 
 

@@ -6,7 +6,7 @@ Told with it is how far apart the clients of a cluster are: what mixing is there
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import combinations
 from typing import cast
@@ -31,7 +31,9 @@ from atlas.federation.mixing.apply import (
     keeps_own,
     routed,
 )
+from atlas.federation.mixing.cutting import Cutting
 from atlas.federation.mixing.distance import squared_gaps
+from atlas.federation.mixing.energy import describe_energy
 from atlas.federation.routing.masks import Routes
 from atlas.federation.server import Server
 from atlas.federation.strategies.base import Strategy
@@ -57,10 +59,19 @@ def cluster_distance(cohort: Cohort, clusters: Sequence[int] | None) -> float | 
 
 @dataclass(frozen=True)
 class Taken:
-    """What a client took: which of the mixtures offered, and how much of it."""
+    """What a client took: which of the mixtures offered, and how much of it.
+
+    Attributes:
+        pick: Which.
+        accept: How much, from 0 to 1.
+        names: The tensors that were sent; none where there was nothing to take.
+        sha256: What the client says the hash of these is afterwards.
+    """
 
     pick: int
     accept: float
+    names: frozenset[str] = field(default=frozenset(), compare=False)
+    sha256: object = field(default=None, compare=False)
 
 
 def pack_mixtures(mixtures: Sequence[Adapter], facts: Mapping[str, object]) -> bytes:
@@ -167,7 +178,8 @@ def deliver(
         rule: What travels, and what becomes of it.
         news: By client the modules that are sent; None for all of them.
     """
-    payloads, sent = {}, {}
+    payloads, sent, names, offers = {}, {}, {}, {}
+    kept: dict[str, tuple[Adapter, float]] = {}
     again = server.refused if rule.deliver != "global" else set()
     for client in mixed[0].clients:
         given = rule.sends == "adapters" and (client not in own or client in again)
@@ -177,15 +189,24 @@ def deliver(
         adapters = adapters if all(adapters) else []  # nothing is open that anybody sent
         payloads[client] = pack_mixtures(adapters, {"round": server.round})
         sent[client] = [adapter_sha256(adapter) for adapter in adapters]
+        names[client] = frozenset(adapters[0]) if adapters else frozenset()
+        offers[client] = adapters if server.state.references.cohorts else []
     taken = {}
     for client, facts in server.facts("deliver", payloads).items():
-        taken[client] = _taken(facts, len(sent[client]))
+        if facts["pick"] >= max(1, len(sent[client])):
+            server.fail(client, f"deliver: pick: {facts['pick']} of {len(sent[client])} offers")
+            continue
+        pick, accept = facts["pick"], float(facts["accept"])
+        taken[client] = Taken(pick, accept, names[client], facts["sha256"])
         whole = sent[client] and taken[client].accept == 1.0
-        if whole and facts.get("sha256") != sent[client][taken[client].pick]:
+        if whole and facts["sha256"] != sent[client][taken[client].pick]:
             server.fail(client, "deliver: the client does not hold what was sent")
         answer = {"accept": taken[client].accept, "pick": taken[client].pick}
-        entry = {"round": server.round, "client": client, **answer, "sha256": facts.get("sha256")}
+        entry = {"round": server.round, "client": client, **answer, "sha256": facts["sha256"]}
         server.observe("delivered", entry)
+        if offers[client]:
+            kept[client] = offers[client][taken[client].pick], taken[client].accept
+    server.state.references.delivered(kept, rule.deliver)
     return taken
 
 
@@ -211,16 +232,6 @@ def news_of(mixing: Mixing) -> dict[str, list[bool]]:
     return dict(zip(mixing.trained.clients, (~torch.stack(own, 1)).tolist(), strict=True))
 
 
-def _taken(facts: Mapping[str, object], offers: int) -> Taken:
-    """A client's answer; anything that is no answer counts as nothing taken."""
-    accept, pick = facts.get("accept"), facts.get("pick", 0)
-    if isinstance(accept, bool) or not isinstance(accept, int | float) or not 0 <= accept <= 1:
-        return Taken(0, 0.0)
-    if isinstance(pick, bool) or not isinstance(pick, int) or not 0 <= pick < max(1, offers):
-        return Taken(0, 0.0)
-    return Taken(pick, float(accept))
-
-
 @dataclass(frozen=True)
 class Mixing:
     """One cohort's mixing: adapters as trained, each W offered, and what W made of them."""
@@ -230,6 +241,7 @@ class Mixing:
     mixed: Sequence[Cohort]
     clusters: Sequence[int] | None
     routes: Routes | None = None
+    cutting: Cutting | None = None
 
     def per_module(self) -> list[Tensor]:
         """Each W that is a matrix, as it acts: [n, n], or where some is shut [modules, n, n]."""
@@ -259,7 +271,10 @@ def describe_mixing(
         effective = effective.mean(0) if effective.dim() == 3 else effective
         entry |= {"clients": list(clients), "weights": effective.tolist()}
         if rule.sends == "adapters":
-            entry["error"] = describe_error(mixing.trained, mixing.mixed[0], offered[0])
+            both, first = (mixing.trained, mixing.mixed[0]), offered[0]
+            entry["error"] = describe_error(*both, first, mixing.cutting)
+            if (energy := describe_energy(*both)) is not None:
+                entry["energy"] = energy
             entry["distance"] = {
                 "trained": cluster_distance(mixing.trained, mixing.clusters),
                 "mixed": cluster_distance(mixing.mixed[0], mixing.clusters),

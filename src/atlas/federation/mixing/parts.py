@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,13 +19,17 @@ from torch import Tensor
 
 from atlas.federation.adapters.adapter import factor_names, heads_of
 from atlas.federation.adapters.cohort import Cohort
-from atlas.federation.mixing.apply import Weights, mix_cohort
+from atlas.federation.mixing.apply import Weights, mix_cohort, routed
+from atlas.federation.mixing.cutting import Cutting, as_rows
 from atlas.federation.mixing.sums import SummedRows, sum_rows
 from atlas.federation.routing.masks import Routes
 from atlas.ops.graph import sparse_rows as sparse
 from atlas.ops.graph.sparse_rows import LARGEST_DENSE, Places, SharedRows
 from atlas.ops.lowrank.factors import Layer
-from atlas.ops.lowrank.mixing_sums import SUMS
+from atlas.ops.lowrank.leading import Exact, Leading
+from atlas.ops.lowrank.mixing_sparse import exact_mixtures
+from atlas.ops.lowrank.mixing_sums import SUMS, SummedProducts
+from atlas.ops.lowrank.sources import layer_rows
 from atlas.runs.cores import side_by_side
 
 PART_BYTES = 1 << 24
@@ -77,6 +82,7 @@ class PartMixer:
         heads: See `mix_cohort`.
         align: See `mix_cohort`.
         routes: See `mix_cohort`; of the whole cohort.
+        cutting: See `mix_cohort`; of the whole cohort.
     """
 
     cohort: Cohort
@@ -85,6 +91,7 @@ class PartMixer:
     heads: str
     align: str = "none"
     routes: Routes | None = None
+    cutting: Cutting | None = None
     _kept: tuple[SummedRows, SharedRows] | None = field(default=None, init=False)
 
     def mix(self, some: Sequence[str]) -> Cohort:
@@ -101,8 +108,42 @@ class PartMixer:
 
     def _whole(self, weights: Weights, some: Sequence[str]) -> Cohort:
         """Mixtures whose clients are all in memory."""
-        how = {"space": self.space, "heads": self.heads, "align": self.align}
-        return mix_part(self.cohort, weights, some, **how, routes=self.routes)
+        how: Any = {"space": self.space, "heads": self.heads, "align": self.align}
+        how |= {"routes": self.routes, "cutting": self.cutting}
+        return mix_part(self.cohort, weights, some, **how)
+
+    def exact(self, module: int, receivers: Places) -> tuple[Exact, Tensor]:
+        """The mixtures of some clients before they are cut, and which each receives [c].
+
+        Where residuals are kept, all of a mixture that a client or its residual could hold.
+        """
+        assert self.cutting is not None
+        weights = self.weights
+        if isinstance(weights, Tensor) and weights.dim() == 3:
+            weights = weights[module]
+        rows = as_rows(routed(weights, self.routes, module))
+        wanted, which = np.unique(rows.which[receivers], return_inverse=True)
+        count = self.cutting.directions(self.cohort, module)
+        large = self._large(rows, receivers) if isinstance(self.weights, SharedRows) else wanted[:0]
+        few = wanted[~np.isin(wanted, large)]
+        edges = rows.rows[few]
+        needed = np.unique(edges.indices).astype(np.int64)
+        some = torch.from_numpy(needed)
+        layer = layer_rows(self.cohort.layer(module), some)
+        recipe = self.cutting.recipe(self.cohort, module).select(some)
+        edges = sparse.tidy(edges[:, needed])
+        solved = exact_mixtures(layer, edges, np.arange(len(few)), recipe, count)
+        if len(large):
+            summed, _ = self._sums(rows, large)
+            made = summed.modules[module]
+            assert isinstance(made, SummedProducts)
+            place = torch.from_numpy(np.searchsorted(summed.rows, large)).to(solved.energy.device)
+            both = zip(solved.leading, made.exact.leading, strict=True)
+            parts = Leading(*(torch.cat([one, two[place]]) for one, two in both))
+            solved = Exact(parts, torch.cat([solved.energy, made.exact.energy[place]]))
+        order = np.argsort(np.concatenate([few, large]), kind="stable")
+        place = torch.from_numpy(order[which.reshape(-1)])
+        return solved, place.to(solved.energy.device)
 
     def _sums(self, weights: SharedRows, large: Places) -> tuple[SummedRows, SharedRows]:
         """Large rows summed, and W in which whoever receives one keeps its own.
@@ -111,7 +152,8 @@ class PartMixer:
         """
         if self._kept is None or not np.isin(large, self._kept[0].rows).all():
             most = part_size(self.cohort)
-            summed = sum_rows(self.cohort, weights, large, most, space=self.space, heads=self.heads)
+            how: Any = {"space": self.space, "heads": self.heads, "cutting": self.cutting}
+            summed = sum_rows(self.cohort, weights, large, most, **how)
             self._kept = summed, sparse.keep_own(weights, summed.place >= 0)
         return self._kept
 
@@ -162,6 +204,7 @@ def mix_part(  # noqa: PLR0913
     heads: str,
     align: str = "none",
     routes: Routes | None = None,
+    cutting: Cutting | None = None,
 ) -> Cohort:
     """The mixtures of some clients, in that order; everybody in them is in memory.
 
@@ -175,10 +218,11 @@ def mix_part(  # noqa: PLR0913
         heads: See `mix_cohort`.
         align: See `mix_cohort`.
         routes: See `mix_cohort`; of the whole cohort.
+        cutting: See `mix_cohort`; of the whole cohort.
     """
     how = {"space": space, "heads": heads, "align": align}
     if not isinstance(weights, SharedRows) or len(some) == len(cohort.clients):
-        mixed = mix_cohort(cohort, weights, **how, routes=routes)
+        mixed = mix_cohort(cohort, weights, **how, routes=routes, cutting=cutting)
         return mixed if len(some) == len(cohort.clients) else mixed.select(some)
     receivers = cohort.index(some).numpy()
     chosen, which = np.unique(weights.which[receivers], return_inverse=True)
@@ -193,4 +237,5 @@ def mix_part(  # noqa: PLR0913
     own = sparse.keep_own(SharedRows(sparse.tidy(rows[:, needed]), whose), beside)
     part = cohort.select([cohort.clients[k] for k in needed.tolist()])
     masks = routes and routes.select(torch.from_numpy(needed))
-    return mix_cohort(part, own, **how, routes=masks).select(some)
+    cuts = cutting and cutting.select(part.clients)
+    return mix_cohort(part, own, **how, routes=masks, cutting=cuts).select(some)

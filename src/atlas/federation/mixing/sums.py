@@ -12,11 +12,13 @@ from torch import Tensor
 
 from atlas.federation.adapters.adapter import heads_of
 from atlas.federation.adapters.cohort import Cohort
+from atlas.federation.mixing.cutting import Cutting
 from atlas.ops.clustering.clusters import canonical
 from atlas.ops.graph import sparse_rows as sparse
 from atlas.ops.graph.sparse_rows import Edges, Places, SharedRows
 from atlas.ops.lowrank.factors import Layer
-from atlas.ops.lowrank.mixing_sums import SUMS, Summed, linear_sum
+from atlas.ops.lowrank.mixing_sums import SUMS, Summed, linear_sum, sum_products
+from atlas.ops.lowrank.sources import Recipe, ingredients, layer_rows, portions
 from atlas.runs.cores import side_by_side
 
 
@@ -53,7 +55,14 @@ def _present(place: Places) -> tuple[Tensor, Tensor]:
 
 
 def sum_rows(  # noqa: PLR0913
-    cohort: Cohort, weights: SharedRows, rows: Places, most: int, *, space: str, heads: str
+    cohort: Cohort,
+    weights: SharedRows,
+    rows: Places,
+    most: int,
+    *,
+    space: str,
+    heads: str,
+    cutting: Cutting | None = None,
 ) -> SummedRows:
     """Add up some rows of W.
 
@@ -64,18 +73,21 @@ def sum_rows(  # noqa: PLR0913
         most: Clients in memory at a time.
         space: A name in `SUMS`.
         heads: See `mix_cohort`.
+        cutting: See `mix_cohort`.
     """
     number = np.full(weights.rows.shape[0], -1)
     number[rows] = np.arange(len(rows))
     place: Places = number[weights.which]
     mixtures = weights.rows[rows]
-    largest = [int(cohort.ranks(i).max()) for i in range(len(cohort.layout.modules))]
-    modules = side_by_side(
-        [
-            partial(SUMS[space], _layers(cohort, i, mixtures, most), size)
-            for i, size in enumerate(largest)
-        ]
-    )
+
+    def sum_module(i: int) -> Summed:
+        parts = partial(_layers, cohort, i, mixtures, most)
+        if cutting is None:
+            return SUMS[space](parts(Recipe()), int(cohort.ranks(i).max()))
+        recipe = cutting.recipe(cohort, i)
+        return sum_products(parts(recipe), cutting.directions(cohort, i), cutting.rule)
+
+    modules = side_by_side([partial(sum_module, i) for i in range(len(cohort.layout.modules))])
     if heads != "mix":
         return SummedRows(rows, place, modules, np.full_like(place, -1))
     sets = np.array(canonical([member.label_set for member in cohort.members]))
@@ -97,10 +109,15 @@ def _cut(rows: Edges, most: int) -> Iterator[tuple[Tensor, Edges]]:
         yield torch.from_numpy(some), sparse.tidy(rows[:, some])
 
 
-def _layers(cohort: Cohort, module: int, rows: Edges, most: int) -> Iterator[tuple[Layer, Edges]]:
+def _layers(
+    cohort: Cohort, module: int, rows: Edges, most: int, recipe: Recipe
+) -> Iterator[tuple[Layer, Edges]]:
     layer = cohort.layer(module)
-    for some, counts in _cut(rows, most):
-        yield Layer(*(value[some.to(value.device)] for value in layer)), counts
+    counts = portions(rows, layer.ranks.cpu().numpy(), recipe)
+    for some, _ in _cut(rows, most):
+        sources = ingredients(layer_rows(layer, some), recipe.select(some))
+        for source, edges in zip(sources, counts, strict=True):
+            yield source, sparse.tidy(edges[:, some.numpy()])
         cohort.release()
 
 

@@ -50,7 +50,8 @@ class RouteState:
             else:
                 known = self.salience.get(client)
                 salience = torch.tensor(known or [1.0] * modules, dtype=torch.float64)
-            found[client] = choose_open(salience, sizes, shut, budget, settings.hysteresis)
+            how = (settings.hysteresis, settings.waiting)
+            found[client] = choose_open(salience, sizes, shut, budget, *how)
             waited = self.shut.get(client, [0] * modules)
             self.shut[client] = [
                 0 if is_open else rounds + 1

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from atlas.federation.exchange.guard import Expected, Refusal, check_reply
+from atlas.federation.exchange.guard import Expected
 from atlas.federation.exchange.message import encode
 from atlas.federation.server import RunPlan, Server
 from atlas.federation.signatures.signature import SignatureKind, longest, signature_width
@@ -28,13 +28,9 @@ def gather_signatures(plan: RunPlan, server: Server, clients: Sequence[str]) -> 
     expected = expected_signature(plan, kind)
     known = server.state.signatures
     payloads = dict.fromkeys(sorted(clients), encode({}, facts))
-    for client, reply in server.ask("signature", payloads).items():
-        message = check_reply(reply, expected)
-        if isinstance(message, Refusal):
-            server.pass_over(client, f"signature: {message.reason}")
-            continue
+    for client, message in server.ask("signature", payloads, lambda _: expected).items():
         known[client] = remember(known.get(client), message.tensors[SIGNATURE], settings.ema)
-        told = {name: message.facts.get(name) for name in ("norm", "clip", "noise", "examples")}
+        told = {name: message.facts[name] for name in ("norm", "clip", "noise", "examples")}
         server.observe("signed", {"round": server.round, "client": client, **told})
 
 

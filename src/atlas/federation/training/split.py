@@ -90,14 +90,23 @@ def split_gradients(
 
 def lower_half(model: Model, stack: Stack, batch: Batch, point: int) -> None:
     """A client's half of a split step, for its memory: forward, backward, two moments a number."""
+    layout = model.layout
+    here = [i for i, module in enumerate(layout.modules) if block_of(module) < point]
+    # A device has neither the adapters above nor anything made of them.
+    lower = replace(
+        layout,
+        modules=tuple(layout.modules[i] for i in here),
+        widths=tuple(layout.widths[i] for i in here),
+        cores=tuple(layout.cores[i] for i in here) if layout.cores else (),
+    )
     trained = {
         name: value.detach().requires_grad_()
         for name, value in stack.tensors.items()
         if on_device(name, point)
     }
     moments = [(torch.zeros_like(value), torch.zeros_like(value)) for value in trained.values()]
-    moving = replace(stack, tensors={**stack.tensors, **trained})
-    below = run_blocks(model, moving, batch, range(model.first_block, point))
+    moving = replace(stack, tensors=trained, scales=tuple(stack.scales[i] for i in here))
+    below = run_blocks(replace(model, layout=lower), moving, batch, range(model.first_block, point))
     if below.requires_grad:
         torch.autograd.grad(below, list(trained.values()), torch.ones_like(below))
     del moments

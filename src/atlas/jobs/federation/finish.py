@@ -3,19 +3,32 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import statistics
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from atlas.backbones.export import export_adapter
 from atlas.build.federation import Federation
 from atlas.build.models import open_backbone, text_limits
-from atlas.federation.adapters.adapter import Adapter, adapter_sha256
+from atlas.federation.adapters.adapter import (
+    Adapter,
+    Member,
+    adapter_sha256,
+    adapter_shapes,
+    bias_name,
+    factor_names,
+)
 from atlas.federation.clients import ClientData
-from atlas.federation.exchange.message import decode, encode
-from atlas.federation.exchange.transport import Failure, TaskName
+from atlas.federation.exchange.contents import read_scores
+from atlas.federation.exchange.guard import Expected, expect_scores
+from atlas.federation.exchange.message import Message, encode
+from atlas.federation.exchange.transport import TaskName
+from atlas.federation.mixing.energy import unused_ranks
 from atlas.federation.mixing.parts import parts_of
+from atlas.federation.server import Ledger, Server, ServerState
 from atlas.federation.training.evaluate import Scores, chance_score, majority_scores
 from atlas.jobs.federation.own_data import describe_data
 from atlas.jobs.federation.plan import planned_clusters
@@ -32,14 +45,17 @@ def finish(
     """Evaluate on test data, export every client's adapter and write the summary last."""
     began = time.perf_counter()
     if not federation.state.examples:
-        reasons = {str(entry["reason"]) for entry in federation.state.failures}
-        raise RuntimeError(f"no client ever gave a usable reply: {'; '.join(sorted(reasons))}")
-    scores = _test(federation, "final")
-    solo = _test(federation, "alone") if federation.has_shadows else None
+        raise RuntimeError(f"no client ever gave a usable reply: {reasons_of(federation.state)}")
+    server = closing_server(federation, observe)
+    scores = tested_scores(federation, server, "final")
+    solo = tested_scores(federation, server, "alone") if federation.has_shadows else None
+    if solo is not None:
+        # A gain takes both; who told only one of them is left out.
+        scores = {client: found for client, found in scores.items() if client in solo}
     for client, found in sorted(scores.items()):
         alone = (solo or {}).get(client)
         observe("tested", {"client": client, "scores": found, "alone": alone})
-    hashes = _export(federation, folder, scores)
+    hashes = _export(federation, server, folder, scores)
     seconds += time.perf_counter() - began
     summary = summarise(federation, scores, solo, hashes) | {"seconds": round(seconds, 3)}
     write_summary(folder.summary, summary)
@@ -47,55 +63,92 @@ def finish(
     return summary
 
 
-def ask_all(
-    federation: Federation, task: TaskName, facts: Mapping[str, object]
-) -> dict[str, bytes]:
-    """Ask every holder something that must not fail; a failure ends the run."""
-    return {c: r for some in ask_parts(federation, task, facts) for c, r in some.items()}
+def closing_server(federation: Federation, observe: Observe) -> Server:
+    """Asks and checks at the end of a run; what that takes is not counted as the method's."""
+    state = federation.state
+    return Server(state, federation.engine, observe, state.round, uncounted=Ledger())
 
 
 def ask_parts(
-    federation: Federation, task: TaskName, facts: Mapping[str, object]
-) -> Iterator[dict[str, bytes]]:
-    """`ask_all` of a part of the holders at a time; see `federation.mixing.parts`."""
+    federation: Federation,
+    server: Server,
+    task: TaskName,
+    facts: Mapping[str, object],
+    expected: Callable[[str], Expected],
+) -> Iterator[dict[str, Message]]:
+    """Ask all holders, a part of them at a time; see `federation.mixing.parts`."""
     for some in parts_of(federation.state.cohorts, list(federation.holders)):
-        yield ask_some(federation, task, facts, some)
+        yield server.ask(task, dict.fromkeys(some, encode({}, facts)), expected)
 
 
-def ask_some(
-    federation: Federation, task: TaskName, facts: Mapping[str, object], some: Sequence[str]
-) -> dict[str, bytes]:
-    """`ask_all` of some holders."""
-    replies = federation.engine.ask(task, dict.fromkeys(some, encode({}, facts)))
-    for client, reply in sorted(replies.items()):
-        if isinstance(reply, Failure):
-            raise RuntimeError(f"{task} of client {client} failed: {reply.reason}")
-    return {client: reply for client, reply in replies.items() if isinstance(reply, bytes)}
+def save_state(federation: Federation, client: str) -> bytes:
+    """What a client saves of itself; there is no checkpoint without it: a failure ends the run."""
+    reply = federation.engine.ask("save", {client: encode({}, {})})[client]
+    if not isinstance(reply, bytes):
+        raise RuntimeError(f"save of client {client} failed: {reply.reason}")
+    return reply
 
 
-def _test(federation: Federation, arm: str) -> dict[str, Scores]:
-    """Test scores of every member client."""
+def tested_scores(federation: Federation, server: Server, arm: str) -> dict[str, Scores]:
+    """Test scores of every member client whose holder told them."""
+
+    def expected(client: str) -> Expected:
+        members = [member.id for member in federation.holders[client].members]
+        return expect_scores(members, ("loss", "accuracy", "score"))
+
     found: dict[str, Scores] = {}
-    for reply in ask_all(federation, "evaluate", {"split": "test", "arm": arm}).values():
-        found |= decode(reply).facts["members"]
+    for some in ask_parts(federation, server, "evaluate", {"split": "test", "arm": arm}, expected):
+        for message in some.values():
+            members = message.facts["members"].items()
+            found |= {member: read_scores(told) for member, told in members}
+    if not found:
+        raise RuntimeError(f"no client gave usable test scores: {reasons_of(federation.state)}")
     return found
 
 
+def reasons_of(state: ServerState) -> str:
+    """Why clients failed, each reason once."""
+    trouble = (*state.failures, *state.refused)
+    return "; ".join(sorted({str(entry["reason"]) for entry in trouble}))
+
+
 def _export(
-    federation: Federation, folder: RunFolder, scores: Mapping[str, Scores]
+    federation: Federation, server: Server, folder: RunFolder, scores: Mapping[str, Scores]
 ) -> dict[str, str]:
     """Write every holder's adapter for each of its members; returns their hashes."""
     hashes = {}
     # What looks at the token has no form that PEFT knows; such a run keeps its rounds alone.
     plain = all(model.layout.gate != "input" for model in federation.models.values())
-    form = "plain" if plain else "own"
-    for replies in ask_parts(federation, "adapter", {"arm": "final", "form": form}):
-        for client, reply in replies.items():
-            adapter = Adapter(decode(reply).tensors)
+    facts = {"arm": "final", "form": "plain" if plain else "own"}
+    whole = Expected(shapes=None, max_norm=math.inf)
+    for some in ask_parts(federation, server, "adapter", facts, lambda _: whole):
+        for client, message in some.items():
+            adapter = Adapter(message.tensors)
+            problem = _misfit(federation, client, adapter) if plain else ""
+            if problem:
+                server.fail(client, f"adapter: {problem}")
+                continue
             hashes[client] = adapter_sha256(adapter)
             if plain:
                 _export_holder(federation, folder, client, adapter, scores)
     return hashes
+
+
+def _misfit(federation: Federation, client: str, adapter: Adapter) -> str:
+    """Why an adapter that was handed over is not of its client; its ranks are its own affair."""
+    layout = replace(federation.models[client].layout, cores=(), gate="none", biased=False)
+    firsts = (adapter.get(factor_names(module)[0]) for module in layout.modules)
+    ranks = tuple(0 if a is None or not a.dim() else len(a) for a in firsts)
+    member = Member(client, ranks, federation.holders[client].data.task.label_set)
+    wanted = adapter_shapes(layout, member)
+    biases = {
+        bias_name(module): (out,)
+        for module, (_, out) in zip(layout.modules, layout.widths, strict=True)
+    }
+    found = {name: tuple(value.shape) for name, value in adapter.items()}
+    if not all(ranks) or found != wanted | {k: v for k, v in biases.items() if k in found}:
+        return "it has not the names and sizes of the client's modules and head"
+    return ""
 
 
 def _export_holder(
@@ -120,7 +173,7 @@ def _export_holder(
                 "client": member.id,
                 "strategy": federation.plan.strategy.name,
                 "rounds": federation.plan.rounds,
-                "test": dict(sorted(scores[member.id].items())),
+                "test": dict(sorted(scores.get(member.id, {}).items())),
             },
         )
 
@@ -133,7 +186,8 @@ def summarise(
 ) -> dict[str, Any]:
     """The summary without its seconds; see `runs/summary.schema.json`."""
     state, plan = federation.state, federation.plan
-    members = {m.id: m for holder in federation.holders.values() for m in holder.members}
+    everybody = (m for holder in federation.holders.values() for m in holder.members)
+    members = {member.id: member for member in everybody if member.id in scores}
     score = {client: scores[client]["score"] for client in sorted(scores)}
     digest = hashlib.sha256()
     for client, sha256 in sorted(hashes.items()):
@@ -195,6 +249,8 @@ def _where_there_is(federation: Federation, members: Mapping[str, ClientData]) -
         found["chance"] = {"clients": chance}
     if data := describe_data(federation):
         found["data"] = data
+    if unused := _unused(federation):
+        found["unused"] = unused
     if (clusters := planned_clusters(federation)) is not None:
         found["clusters"] = clusters
     if state.granted:
@@ -203,6 +259,14 @@ def _where_there_is(federation: Federation, members: Mapping[str, ClientData]) -
             for client, entry in sorted(state.granted.items())
         }
     return found
+
+
+def _unused(federation: Federation) -> dict[str, Any]:
+    """Clients that use little of their ranks, where the server knows adapters."""
+    if federation.plan.strategy.sends != "adapters":
+        return {}
+    cohorts = federation.state.cohorts.values()
+    return {client: told for cohort in cohorts for client, told in unused_ranks(cohort).items()}
 
 
 def _mean_of(values: Mapping[str, float]) -> dict[str, Any]:

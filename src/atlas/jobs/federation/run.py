@@ -11,10 +11,12 @@ from atlas.config.federation import FederationConfig
 from atlas.errors import InputError
 from atlas.federation.adapters.cohort import Cohort
 from atlas.federation.exchange.transport import Failure
+from atlas.federation.mixing.feedback import empty_residual
 from atlas.federation.mixing.parts import parts_of
 from atlas.federation.rounds import run_rounds
 from atlas.federation.routing.masks import RouteState
-from atlas.jobs.federation.finish import ask_some, finish
+from atlas.federation.state.references import References
+from atlas.jobs.federation.finish import finish, save_state
 from atlas.jobs.federation.own_data import tell_data
 from atlas.jobs.federation.plan import plan_again, plan_start
 from atlas.jobs.runner import Snapshot
@@ -24,8 +26,12 @@ from atlas.runs.events import Observe, Progress
 from atlas.runs.folder import RunFolder
 from atlas.runs.ranks import ALONE, Ranks
 
+_REFERENCE = "|reference|"
+"""Begins the name of what clients' replies are changes of, where they are compressed."""
 _SIGNATURE = "|signature|"
 """Begins the name of a client's signature; names of adapters begin with their backbone's."""
+_RESIDUAL = "|residual|"
+"""Begins the name of what was cut from mixtures, followed by the backbone's."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +47,7 @@ class SavedClients(Mapping[str, bytes]):
         return len(self.federation.holders)
 
     def __getitem__(self, client: str) -> bytes:
-        return ask_some(self.federation, "save", {}, [client])[client]
+        return save_state(self.federation, client)
 
 
 @dataclass(frozen=True)
@@ -109,6 +115,16 @@ class FederationJob:
             for backbone, cohort in state.cohorts.items()
             for name, value in cohort.tensors.items()
         }
+        tensors |= {
+            f"{_RESIDUAL}{backbone}|{name}": value
+            for backbone, cohort in state.residuals.items()
+            for name, value in cohort.tensors.items()
+        }
+        tensors |= {
+            f"{_REFERENCE}{backbone}|{name}": value
+            for backbone, cohort in state.references.cohorts.items()
+            for name, value in cohort.tensors.items()
+        }
         tensors |= {_SIGNATURE + client: value for client, value in state.signatures.items()}
         meta = {
             "seconds": seconds,
@@ -124,7 +140,9 @@ class FederationJob:
         return Snapshot(tensors, meta, SavedClients(self.federation), self._release)
 
     def _release(self) -> None:
-        for cohort in self.federation.state.cohorts.values():
+        state = self.federation.state
+        kept = (state.cohorts, state.residuals, state.references.cohorts)
+        for cohort in (one for cohorts in kept for one in cohorts.values()):
             cohort.release()
 
     def restore(self, folder: RunFolder, saved: Checkpoint) -> float:
@@ -136,6 +154,14 @@ class FederationJob:
         try:
             for backbone, cohort in state.cohorts.items():
                 _put_back(cohort, backbone, saved.tensors)
+                if any(name.startswith(f"{_RESIDUAL}{backbone}|") for name in saved.tensors):
+                    residual = empty_residual(cohort, self.federation.plan.mixing)
+                    _put_back(residual, _RESIDUAL + backbone, saved.tensors)
+                    state.residuals[backbone] = residual
+            if self.federation.plan.wire.form != "plain":
+                state.references = References.at_start(state.cohorts)
+            for backbone, cohort in state.references.cohorts.items():
+                _put_back(cohort, _REFERENCE + backbone, saved.tensors)
             state.signatures = {
                 client: saved.tensors[_SIGNATURE + client]
                 for client in self.federation.holders

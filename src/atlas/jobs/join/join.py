@@ -19,14 +19,13 @@ from atlas.data.tasks import task_registry
 from atlas.federation.adapters.adapter import Adapter
 from atlas.federation.adapters.cohort import Cohort, initial_cohort
 from atlas.federation.clients import ClientData
-from atlas.federation.exchange.message import decode
 from atlas.federation.fingerprints.compare import Prints, Sketches, compare_prints
 from atlas.federation.newcomer import Place, find_place, first_adapter
 from atlas.federation.prepare import ask_prints
 from atlas.federation.rounds import run_rounds
 from atlas.federation.server import Server
 from atlas.federation.training.evaluate import Scores, majority_scores
-from atlas.jobs.federation.finish import ask_all
+from atlas.jobs.federation.finish import closing_server, reasons_of, tested_scores
 from atlas.jobs.federation.plan import planned_clusters
 from atlas.jobs.join.finished_run import (
     FinishedRun,
@@ -68,17 +67,15 @@ def train_alone(
     watch("started", {"rounds": config.rounds, "after": 0})
     run_rounds(lonely.plan, lonely.state, lonely.engine, watch, lambda state: True)
     if not lonely.state.examples:
-        reasons = sorted({str(entry["reason"]) for entry in lonely.state.failures})
-        raise RuntimeError(f"training alone failed (--no-solo skips it): {'; '.join(reasons)}")
+        reasons = reasons_of(lonely.state)
+        raise RuntimeError(f"training alone failed (--no-solo skips it): {reasons}")
     return score_one(lonely)
 
 
 def score_one(federation: Federation) -> Scores:
     """Test scores of a federation's only client."""
-    (reply,) = ask_all(federation, "evaluate", {"split": "test", "arm": "final"}).values()
-    (scores,) = decode(reply).facts["members"].values()
-    found: Scores = scores
-    return found
+    (scores,) = tested_scores(federation, closing_server(federation, ignore), "final").values()
+    return scores
 
 
 @dataclass(frozen=True)

@@ -102,6 +102,8 @@ def _row(outcome: RunOutcome) -> Row:
         "error": outcome.error,
         "adapters_sha256": summary["adapters_sha256"],
     }
+    if devices := outcome.device_means():
+        row["devices"] = devices
     if ARM in case.columns:
         others = {key: text for key, text in case.columns.items() if key != ARM}
         row["columns"] = {ARM: case.columns[ARM], **values_of(others)}

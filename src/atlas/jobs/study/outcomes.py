@@ -46,6 +46,19 @@ class RunOutcome:
         """The clients' `score`, `majority` or `alone`, averaged task by task."""
         return mean_by_key({self.task_of(c): v} for c, v in self.summary[part]["clients"].items())
 
+    def device_means(self) -> dict[str, float]:
+        """The clients' scores averaged by device, or by their largest rank where none is named.
+
+        Empty where all are alike.
+        """
+        budgets, ranks = self.summary.get("budgets", {}), self.summary["ranks"]
+        named = {c: budgets.get(c, {}).get("device") or f"rank {max(ranks[c])}" for c in ranks}
+        if len(set(named.values())) < 2:
+            return {}
+        order = sorted(ranks, key=lambda c: (max(ranks[c]), named[c]))
+        scores = self.summary["score"]["clients"]
+        return mean_by_key({named[c]: scores[c]} for c in order if c in scores)
+
     def task_of(self, client: str) -> str:
         """A client's task; its own name stands in where the run's events are lost."""
         return self.tasks.get(client, client)

@@ -39,7 +39,7 @@ class MemoryLayer(nn.Module):
         if settings.placement != "none":
             self.memory = MemoryBranch(settings)
             self.memory_norm = nn.RMSNorm(width, eps=settings.eps)
-            self.share_proj = projection(width)
+            self.share_proj = nn.Linear(width, width, bias=settings.share_bias)
         self.o_proj = projection(width)
         self.reset_parameters()
 

@@ -75,6 +75,7 @@ class LayerSettings:
         rule: What the memory does with a token; `queries` of it is where they are projected.
         local_rules: Of memories that go back to a learned start every shard.
         local_shard: Tokens of a shard; None where there are no local memories.
+        share_bias: Whether the memory's share has a bias, so that it can be shut for all tokens.
         memory_gradient: `detached`: what is written, and how, gets no gradient, only reading does.
             A control: memories that were written outside the graph never learned to write.
         convolution: Tokens that each channel of the memory's q, k, v sees.
@@ -92,6 +93,7 @@ class LayerSettings:
     rule: Rule = Rule()
     local_rules: tuple[Rule, ...] = ()
     local_shard: int | None = None
+    share_bias: bool = False
     memory_gradient: MemoryGradient = "full"
     convolution: int = 4
     degree: int = 1

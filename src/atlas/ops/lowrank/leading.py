@@ -41,6 +41,18 @@ class Leading(NamedTuple):
     sizes: Tensor
 
 
+class Exact(NamedTuple):
+    """Mixtures before they are cut: what of them can matter, and the energy of all of them.
+
+    Attributes:
+        leading: Of k mixtures.
+        energy: Their squared norms [k].
+    """
+
+    leading: Leading
+    energy: Tensor
+
+
 def leading_of_slots(rows: Tensor, columns: Tensor, strength: Tensor, count: int) -> Leading:
     """The leading part of M = columns^T @ diag(strength) @ rows, all float64.
 

@@ -245,13 +245,14 @@ def mixture_error(trained: Sequence[Layer], mixed: Sequence[Layer], weights: Ten
     Args:
         trained: The layers that were mixed.
         mixed: What came of them, with ranks and scales of their own.
-        weights: W [n, n], or one per layer [layers, n, n].
+        weights: W [n, n], or one per layer [layers, n, n]; more columns than rows where clients
+            are mixed with more than themselves.
 
     Returns:
         One number per client [n].
     """
     per_layer = weights if weights.dim() == 3 else weights.expand(len(trained), -1, -1)
-    gaps = torch.zeros(weights.shape[-1], dtype=torch.float64)
+    gaps = torch.zeros(weights.shape[-2], dtype=torch.float64)
     sizes = torch.zeros_like(gaps)
     for before, after, rows in zip(trained, mixed, per_layer, strict=True):
         span, alike = span_of(*before), defaultdict(list)

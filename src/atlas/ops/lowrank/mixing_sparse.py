@@ -16,10 +16,26 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from atlas.ops.graph.sparse_rows import Edges, Places, SharedRows, keeps_own_row
-from atlas.ops.lowrank.factors import Layer, rank_mask, span_of, svd_gauge, used_slots
+from atlas.ops.lowrank.factors import (
+    Layer,
+    rank_mask,
+    span_of,
+    squared_norms,
+    svd_gauge,
+    used_slots,
+)
 from atlas.ops.lowrank.gauge import mix_turned
-from atlas.ops.lowrank.leading import Leading, leading_of_slots, receive
+from atlas.ops.lowrank.leading import Exact, Leading, leading_of_slots
 from atlas.ops.lowrank.mixing import cut_for, decompose
+from atlas.ops.lowrank.sources import (
+    Recipe,
+    beside,
+    cut_mixtures,
+    ingredients,
+    joined,
+    layer_rows,
+    portions,
+)
 
 BATCH = 1 << 21
 """Numbers gathered at a time, of each factor."""
@@ -54,14 +70,19 @@ def mix_sparse(
     Returns:
         The new A and B, in the dtype given; e_k returns client k's bit for bit.
     """
+    return mix_by_recipe(Layer(a, b, ranks, scales), weights, Recipe())
+
+
+def mix_by_recipe(layer: Layer, weights: SharedRows, recipe: Recipe) -> tuple[Tensor, Tensor]:
+    """`mix_sparse`, with what is mixed and how it is cut as a recipe says."""
     moving = np.nonzero(~keeps_own_row(weights))[0]
-    found = mix_received(Layer(a, b, ranks, scales), weights.rows, weights.which[moving], moving)
-    k = torch.from_numpy(moving).to(a.device)
-    return a.index_copy(0, k, found[0]), b.index_copy(0, k, found[1])
+    found = mix_received(layer, weights.rows, weights.which[moving], moving, recipe)
+    k = torch.from_numpy(moving).to(layer.a.device)
+    return layer.a.index_copy(0, k, found[0]), layer.b.index_copy(0, k, found[1])
 
 
 def mix_received(
-    layer: Layer, rows: Edges, which: Places, clients: Places
+    layer: Layer, rows: Edges, which: Places, clients: Places, recipe: Recipe
 ) -> tuple[Tensor, Tensor]:
     """The mixtures that some clients of a layer receive.
 
@@ -70,33 +91,93 @@ def mix_received(
         rows: Weights of mixtures [m, n].
         which: The mixture each of c clients receives [c].
         clients: Who they are [c].
+        recipe: What is mixed beside the layer, and how it is cut.
 
     Returns:
         Their new A [c, R, d_in] and B [c, d_out, R], in the dtype given.
     """
     device, place = layer.a.device, np.full(rows.shape[0], -1)
     new_a, new_b = (value.new_empty(len(clients), *value.shape[1:]) for value in layer[:2])
-    for batch, leading in solve(layer, rows, np.unique(which)):
+    for batch, leading in solve(layer, rows, np.unique(which), recipe):
         place[batch] = np.arange(len(batch))
         some = np.nonzero(place[which] >= 0)[0]
         numbers = (place[which[some]], some, clients[some])
         row, c, k = (torch.from_numpy(part).to(device) for part in numbers)
-        new_a[c], new_b[c] = receive(leading, row, Layer(*(value[k] for value in layer)))
+        new_a[c], new_b[c] = cut_mixtures(leading, row, layer_rows(layer, k), recipe.cut)
         place[batch] = -1
     return new_a, new_b
 
 
-def solve(layer: Layer, rows: Edges, wanted: Places) -> Iterator[tuple[Places, Leading]]:
-    """The leading part of some mixtures of a layer, as many at a time as fit into `BATCH`.
+def exact_mixtures(layer: Layer, rows: Edges, wanted: Places, recipe: Recipe, count: int) -> Exact:
+    """Some mixtures of a layer before they are cut, to `count` directions at most.
+
+    Args:
+        layer: Of n clients.
+        rows: Weights of all mixtures [m, n].
+        wanted: Which of them, in order.
+        recipe: What is mixed beside the layer.
+        count: As many as can matter.
+    """
+    count = min(count, layer.a.shape[2], layer.b.shape[1])
+    shape, like = len(wanted), layer.a.new_empty(0, dtype=torch.float64)
+    found = Leading(
+        like.new_zeros(shape, layer.a.shape[2], count),
+        like.new_zeros(shape, layer.b.shape[1], count),
+        like.new_zeros(shape, count),
+    )
+    energy = like.new_zeros(shape)
+    for batch, slots in gather_slots(layer, rows, wanted, recipe):
+        place = torch.from_numpy(np.searchsorted(wanted, batch)).to(like.device)
+        for whole, part in zip(found, leading_of_slots(*slots, count), strict=True):
+            whole[place, ..., : part.shape[-1]] = part
+        columns = slots.columns * slots.strength[..., None]
+        energy[place] = squared_norms(slots.rows, columns.mT)
+    return Exact(found, energy)
+
+
+class MixtureSlots(NamedTuple):
+    """The rank slots of k mixtures, q at most, float64.
+
+    Attributes:
+        rows: [k, q, d_in].
+        columns: [k, q, d_out].
+        strength: What each counts [k, q].
+    """
+
+    rows: Tensor
+    columns: Tensor
+    strength: Tensor
+
+
+def solve(
+    layer: Layer, rows: Edges, wanted: Places, recipe: Recipe
+) -> Iterator[tuple[Places, Leading]]:
+    """The leading part of some mixtures of a layer; arguments as in `gather_slots`.
+
+    Yields:
+        The mixtures solved, and as much of them as the cut needs.
+    """
+    count = recipe.directions(layer)
+    for batch, slots in gather_slots(layer, rows, wanted, recipe):
+        yield batch, leading_of_slots(*slots, count)
+
+
+def gather_slots(
+    layer: Layer, rows: Edges, wanted: Places, recipe: Recipe
+) -> Iterator[tuple[Places, MixtureSlots]]:
+    """What some mixtures of a layer are made of, as many at a time as fit into `BATCH`.
 
     Args:
         layer: Of n clients.
         rows: Weights of all mixtures [m, n].
         wanted: Which of them.
+        recipe: What is mixed beside the layer, and how it is cut.
 
     Yields:
-        The mixtures solved, and their leading parts to the layer's largest rank R.
+        Which mixtures, and their slots.
     """
+    rows = beside(portions(rows, layer.ranks.cpu().numpy(), recipe))
+    layer = joined(ingredients(layer, recipe))
     largest, width = layer.a.shape[1], max(layer.a.shape[2], layer.b.shape[1])
     ranks = layer.ranks.cpu().numpy()
     slots = rows.astype(bool).astype(np.int64) @ ranks
@@ -113,7 +194,7 @@ def solve(layer: Layer, rows: Edges, wanted: Places) -> Iterator[tuple[Places, L
         table = slot_table(rows[batch], ranks, layer.scales.cpu().numpy(), largest)
         slot, strength = table.slot.to(layer.a.device), table.strength.to(layer.a.device)
         rows_of, columns_of = (part[slot].to(torch.float64) for part in (factor_a, factor_b))
-        yield batch, leading_of_slots(rows_of, columns_of, strength, largest)
+        yield batch, MixtureSlots(rows_of, columns_of, strength)
 
 
 def slot_table(rows: Edges, ranks: Places, scales: NDArray[np.float64], largest: int) -> SlotTable:

@@ -19,8 +19,9 @@ from torch import Tensor
 
 from atlas.ops.graph.sparse_rows import Edges
 from atlas.ops.lowrank.factors import Layer, rank_mask, used_slots
-from atlas.ops.lowrank.leading import Leading, leading_of_dense, receive
+from atlas.ops.lowrank.leading import Exact, leading_of_dense
 from atlas.ops.lowrank.mixing_sparse import linear_rows, own_b
+from atlas.ops.lowrank.sources import CutRule, cut_mixtures
 
 LayerParts = Iterable[tuple[Layer, Edges]]
 """Some clients' factors of a module, and what they count in each of k mixtures [k, c]."""
@@ -41,13 +42,14 @@ class Summed(Protocol):
 
 @dataclass(frozen=True)
 class SummedProducts:
-    """The leading part of mixtures in product space."""
+    """The leading part of mixtures in product space, and how it is cut."""
 
-    leading: Leading
+    exact: Exact
+    cut: CutRule = "leading"
 
     def take(self, which: Tensor, held: Layer) -> tuple[Tensor, Tensor]:
         """Cut to each client's rank in its own gauge; see `Summed`."""
-        return receive(self.leading, which, held)
+        return cut_mixtures(self.exact.leading, which, held, self.cut)
 
 
 @dataclass(frozen=True)
@@ -66,10 +68,11 @@ class SummedFactors:
         return self.a[which].to(held.a.dtype) * used[:, :, None], new_b
 
 
-def sum_products(parts: LayerParts, largest: int) -> SummedProducts:
+def sum_products(parts: LayerParts, largest: int, cut: CutRule = "leading") -> SummedProducts:
     """Mixtures of scaled products."""
     total = reduce(torch.add, (products_of(layer, rows) for layer, rows in parts))
-    return SummedProducts(leading_of_dense(total, largest))
+    energy = total.square().sum((1, 2))
+    return SummedProducts(Exact(leading_of_dense(total, largest), energy), cut)
 
 
 def products_of(layer: Layer, rows: Edges) -> Tensor:

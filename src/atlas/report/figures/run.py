@@ -22,6 +22,7 @@ from atlas.report.figures.drawing import (
     save_figures,
     score_axes,
 )
+from atlas.report.figures.energy import plot_energy
 from atlas.report.figures.heatmaps import affinity_figure, mixing_figure, rounds_figure
 from atlas.report.figures.points import fingerprint_figure
 from atlas.report.figures.ranks import plot_ranks
@@ -182,8 +183,8 @@ def plot_run(folder: RunFolder) -> None:
     """Draw validation over rounds and every client's result into `plots/clients.png`.
 
     A run that planned who learns from whom gets the pictures of `plot_relations` as well, one that
-    granted ranks under budgets those of `plot_ranks`, one whose clients sign that of
-    `plot_relevance`, and all of them those of `plot_rounds`.
+    granted ranks under budgets those of `plot_ranks`, one of unequal ranks that of `plot_energy`,
+    one whose clients sign that of `plot_relevance`, and all of them those of `plot_rounds`.
     """
     summary, events = read_summary(folder.summary), read_events(folder.events)
     width = 5 + max(4.0, 0.7 * min(MOST_NAMED, len(summary["score"]["clients"])))
@@ -195,6 +196,7 @@ def plot_run(folder: RunFolder) -> None:
     figure.savefig(folder.plots / "clients.png", dpi=DPI)
     plot_relations(folder)
     plot_ranks(folder)
+    plot_energy(folder)
     plot_relevance(folder)
     plot_rounds(folder)
 

@@ -31,7 +31,7 @@ def compares_relations(rows: Sequence[Row]) -> bool:
 def compares_mixtures(rows: Sequence[Row]) -> bool:
     """Whether arms may differ in how well their mixtures fit the ranks they are cut to."""
     keys = {key.partition(".")[0] for row in rows for key in row["keys"]}
-    return bool(keys & {"strategy", "ranks", "adapter"})
+    return bool(keys & {"strategy", "ranks", "adapter", "mixing"})
 
 
 def is_relation(key: str) -> bool:

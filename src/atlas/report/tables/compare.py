@@ -35,7 +35,8 @@ def compare_table(result: Mapping[str, Any]) -> Group:
     told = {str(column.header) for column in arms.columns if any(column.cells)}
     cells = [str(text) for column in tasks.columns for text in (column.header, *column.cells)]
     legend = (Text(line, style="dim") for line in compare_legend(told, cells))
-    return Group(arms, tasks, *legend)
+    devices = _devices_table(result)
+    return Group(arms, tasks, *([] if devices is None else [devices]), *legend)
 
 
 def _names(row: Row) -> list[str]:
@@ -178,6 +179,22 @@ def _tasks_table(result: Mapping[str, Any]) -> Table:
         table.add_row(*_names(rows[0]), *(_with_share(found, arm) for found in tasks.values()))
     if result["ceiling"] is not None:
         table.add_row("ceiling", *blank, *(_percent(found["ceiling"]) for found in tasks.values()))
+    return table
+
+
+def _devices_table(result: Mapping[str, Any]) -> Table | None:
+    """Scores by clients' devices or largest ranks, averaged over seeds; None if all are alike."""
+    found = [row["devices"] for row in result["rows"] if row.get("devices")]
+    if not found:
+        return None
+    names = list(dict.fromkeys(name for devices in found for name in devices))
+    table = _open_table(result, "device by device")
+    for name in names:
+        table.add_column(name, justify="right")
+    for rows in rows_by_arm(result["rows"]).values():
+        means = [[row["devices"][n] for row in rows if n in row.get("devices", {})] for n in names]
+        cells = [percent(statistics.fmean(own)) if own else "" for own in means]
+        table.add_row(*_names(rows[0]), *cells)
     return table
 
 

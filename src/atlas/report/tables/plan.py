@@ -11,7 +11,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from atlas.config.plan import MB
+from atlas.config.plan import MAKE_ROOM, MB
 from atlas.report.tables.data import data_lines
 from atlas.report.tables.runs import percent, ranks_text
 
@@ -121,23 +121,29 @@ def agreement_text(clusters: Mapping[str, Any]) -> str:
 
 
 def budget_view(budgets: Mapping[str, Mapping[str, Any]]) -> Iterator[RenderableType]:
-    """Grants, and whose trial step took more than its budget."""
+    """Grants, whose ranks a trial step lowered, and who fits under no ranks."""
     yield budget_table(budgets)
-    over = [
-        client
-        for client, entry in budgets.items()
-        if entry["measured"] is not None and entry["measured"] > entry["budget"]
-    ]
+    lowered = [client for client, entry in budgets.items() if entry.get("lowered")]
+    if lowered:
+        yield Text(
+            f"a trial step took more than the budget, so ranks were lowered: {_some(lowered)}"
+        )
+    over = [client for client, entry in budgets.items() if not entry["valid"]]
     if over:
-        more = f" and {len(over) - MOST_NAMED} more" if len(over) > MOST_NAMED else ""
-        named = ", ".join(over[:MOST_NAMED]) + more
-        yield Text(f"a trial step took more than the budget: {named}", style="yellow")
+        told = f"even the smallest ranks take more than the budget: {_some(over)}"
+        yield Text(f"{told}; {MAKE_ROOM}", style="yellow")
+
+
+def _some(clients: Sequence[str]) -> str:
+    more = f" and {len(clients) - MOST_NAMED} more" if len(clients) > MOST_NAMED else ""
+    return ", ".join(clients[:MOST_NAMED]) + more
 
 
 def budget_table(budgets: Mapping[str, Mapping[str, Any]]) -> Table:
     """Memory and ranks of every client; narrow enough for 80 columns.
 
-    Where a model is split, `blocks` says how many of them run on the client.
+    `used` is what the cost model says, `measured` what a trial step took; `valid` is said of what
+    was measured, where it was. Where a model is split, `blocks` says how many run on the client.
     """
     title = "memory for training in MB; ranks by layer, or least/mean/most"
     table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, padding=(0, 0))

@@ -27,6 +27,7 @@ def federation_words(summary: Summary, events: Events, config: FederationConfig)
 def _sentences(summary: Summary, events: Events, config: FederationConfig) -> Iterator[str]:
     yield from gain_words(summary)
     yield from declined_words(read_answers(events, config), summary, config)
+    yield from unused_words(summary, config)
     yield from step_words(summary)
     yield from trouble_words(summary)
     yield from certainty_words(summary)
@@ -116,6 +117,25 @@ def _refusal(declined: list[str], everybody: int, config: FederationConfig) -> s
     return (
         f"{who} declined every mixture offered: on {its} validation data {its} own adapter was "
         f"{reason}. {end}; keep_best=false makes clients take mixtures as they are."
+    )
+
+
+def unused_words(summary: Summary, config: FederationConfig) -> Iterator[str]:
+    """Who was given ranks that hold next to nothing."""
+    unused = summary.get("unused")
+    if not unused:
+        return
+    clients = sorted(unused, key=lambda client: (-unused[client]["rank"], client))
+    worst = unused[clients[0]]
+    one = len(clients) == 1
+    its, whose = ("its", "its change") if one else ("their", f"the change of {clients[0]}")
+    advice = "smaller ranks would do"
+    if not config.mixing.feedback and config.mixing.cut == "leading":
+        advice = f"mixing.feedback=1 keeps what mixing with smaller ranks cuts off, or {advice}"
+    yield (
+        f"{listed(clients)} {'uses' if one else 'use'} less than half of {its} ranks: of {whose}, "
+        f"of rank up to {worst['rank']}, {100 * worst['beyond']:.1f} % lies beyond rank "
+        f"{worst['used']}; {advice}."
     )
 
 

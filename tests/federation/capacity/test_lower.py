@@ -1,0 +1,177 @@
+"""Ranks that are lowered until a trial step fits."""
+
+import pytest
+
+from atlas.build.federation import assemble
+from atlas.config.plan import MB, RankSettings
+from atlas.engines.local import engine as local
+from atlas.federation import prepare
+from atlas.federation.capacity.block_bytes import LargestBatch
+from atlas.federation.capacity.grant import MOST_LOWERINGS, grant, lower
+from atlas.federation.prepare import make_plan
+from atlas.jobs.runner import resume_run, start_run
+from atlas.ops.capacity import worth
+from atlas.runs.events import ignore
+from tests.helpers import make_client, make_config, make_task, stop_after
+
+CHOICES = [1, 2, 4, 8, 16]
+ROOMS = {"tiny": 0.15, "small": 0.3, "middle": 0.6, "big": 0.9}
+DEVICES = {name: {"room": room} for name, room in ROOMS.items()}
+RANKS = {"method": "importance", "devices": list(DEVICES), "choices": CHOICES, "complexity": 0.0}
+
+
+def federation_of(count=4, **ranks):
+    task = make_task("task")
+    people = [make_client(f"c{i:02}", task, train=4 + i % 9, seed=i) for i in range(count)]
+    settings = {"strategy": "fedavg", "alone": "needed", "devices": DEVICES}
+    settings["adapter"] = {"modules": ["query", "value"], "blocks": 2, "rank": 4}
+    return assemble(make_config(**settings, ranks={**RANKS, **ranks}), people)
+
+
+def planned(count=4, **ranks):
+    federation = federation_of(count, **ranks)
+    make_plan(federation.plan, federation.state, federation.engine, ignore)
+    return federation
+
+
+def taking_more(monkeypatch, extra):
+    """Trial steps take so much more than they do: `extra` of the client and of what it took."""
+    trials = []
+    real = local.trial_bytes
+
+    def trial(group, client, settings, seed):
+        trials.append(client)
+        return int(extra(client, real(group, client, settings, seed)))
+
+    monkeypatch.setattr(local, "trial_bytes", trial)
+    return trials
+
+
+def site_and_need(**ranks):
+    site = federation_of(**ranks).plan.sites["c00"]
+    return site, site.need(LargestBatch((20,) * 4, 0))
+
+
+def settle(site, need, settings, importance, took):
+    """Grants, tries and lowers as a plan does, where a step takes what `took` says."""
+    found = grant("c00", site, need, settings, importance, 1.0)
+    costs = []
+    while True:
+        found = found.__class__(**{**vars(found), "measured": took(found.used)})
+        costs.append(found.used)
+        if found.valid or (less := lower("c00", site, settings, found)) is None:
+            assert costs == sorted(set(costs), reverse=True)  # cheaper every time
+            assert len(costs) <= MOST_LOWERINGS + 2
+            return found
+        found = less
+
+
+def budgets_between(site, need):
+    least, most = (need.total([rank] * len(site.layout.modules)) for rank in (1, 16))
+    return [least + (most - least) * part // 24 for part in range(1, 25)]
+
+
+IMPORTANCE = [0.3, 1.9, 0.7, 1.1]
+
+
+@pytest.mark.parametrize("method", ["importance", "uniform", "exhaustive"])
+def test_a_larger_budget_is_worth_no_less_whatever_the_model_leaves_out(method):
+    site, need = site_and_need()
+    left_out = (need.total([16] * 4) - need.total([1] * 4)) // 10
+    found = []
+    for budget in budgets_between(site, need):
+        settings = RankSettings(
+            method=method, choices=CHOICES, budget=(budget + left_out) / MB, complexity=0.0
+        )
+        done = settle(site, need, settings, IMPORTANCE, lambda used: used + left_out)
+        assert done.valid and done.measured <= done.budget
+        # As if the model had known: the very ranks of a budget that is so much smaller.
+        known = settings.model_copy(update={"budget": budget / MB})
+        best = grant("c00", site, need, known, IMPORTANCE, 1.0)
+        assert worth(IMPORTANCE, done.ranks) >= worth(IMPORTANCE, best.ranks) - 1e-9
+        found.append(worth(IMPORTANCE, done.ranks))
+    if method != "importance":  # greedy is near the best, and not always nearer with more
+        assert found == sorted(found)
+    assert found[-1] > found[0]
+
+
+@pytest.mark.parametrize("factor", [1.001, 1.02, 1.3])
+def test_what_grows_with_the_step_is_met_too_or_the_smallest_ranks_do_not_fit(factor):
+    site, need = site_and_need()
+    for budget in budgets_between(site, need):
+        settings = RankSettings(
+            method="importance", choices=CHOICES, budget=budget / MB, complexity=0.0
+        )
+        done = settle(site, need, settings, IMPORTANCE, lambda used: int(factor * used))
+        if not done.valid:
+            assert set(done.ranks) == {1}
+            assert factor * need.total([1] * 4) > done.budget
+
+
+def test_thirty_unequal_clients_all_fit_after_few_trials(monkeypatch):
+    def extra(client, took):
+        return took * (1 + 0.002 * (int(client[1:]) % 4)) + 700 * (int(client[1:]) % 5)
+
+    trials = taking_more(monkeypatch, extra)
+    found = planned(30).state.granted
+    assert len(found) == 30 and len({tuple(entry["ranks"]) for entry in found.values()}) > 3
+    for client, entry in found.items():
+        assert entry["measured"] <= entry["budget"] and entry["valid"]
+        assert trials.count(client) == entry["lowered"] + 1 <= MOST_LOWERINGS + 2
+    assert any(entry["lowered"] for entry in found.values())
+
+
+def test_without_lowering_a_plan_exceeds_its_budget(monkeypatch):
+    taking_more(monkeypatch, lambda client, took: took * 1.03)
+    with monkeypatch.context() as off:
+        off.setattr(prepare, "lower", lambda *given: None)
+        loose = planned().state.granted
+    assert any(entry["measured"] > entry["budget"] for entry in loose.values())
+    # `valid` is said of what was measured, not of what the model says.
+    for entry in loose.values():
+        assert entry["valid"] == (entry["measured"] <= entry["budget"])
+        assert entry["used"] <= entry["budget"]
+    kept = planned().state.granted
+    assert all(entry["measured"] <= entry["budget"] for entry in kept.values())
+    for client, entry in kept.items():
+        assert sum(entry["ranks"]) < sum(loose[client]["ranks"]) or loose[client]["valid"]
+
+
+def test_clients_and_server_hold_the_lowered_ranks(monkeypatch):
+    taking_more(monkeypatch, lambda client, took: took * 1.03)
+    federation = planned()
+    held = federation.engine.groups[0].arms["held"]
+    for client, entry in federation.state.granted.items():
+        assert list(federation.ranks[client]) == entry["ranks"]
+        sizes = [a.shape[0] for a, _ in held.take(client).layers.values()]
+        assert sizes == entry["ranks"]
+
+
+def test_a_client_that_fits_under_no_ranks_is_told_and_stops_nobody(monkeypatch):
+    taking_more(monkeypatch, lambda client, took: took * (2 if client == "c01" else 1))
+    found = planned().state.granted
+    assert not found["c01"]["valid"] and set(found["c01"]["ranks"]) == {1}
+    assert all(entry["valid"] for client, entry in found.items() if client != "c01")
+
+
+def test_without_a_measurement_valid_is_by_the_model(monkeypatch):
+    monkeypatch.setattr(local, "trial_bytes", lambda *given: None)
+    for entry in planned().state.granted.values():
+        assert entry["measured"] is None and entry["valid"] and not entry["lowered"]
+
+
+def test_a_resumed_run_keeps_lowered_ranks_and_tries_nothing_again(tmp_path, monkeypatch):
+    trials = taking_more(monkeypatch, lambda client, took: took * 1.03)
+    settings = {
+        "strategy": "fedavg", "alone": "needed", "rounds": 2, "ranks": RANKS, "devices": DEVICES,
+        "data": {"tasks": ["sentiment"], "clients_per_task": 4, "train": 12, "validation": 8,
+                 "test": 10},
+    }  # fmt: skip
+    whole = start_run(make_config(**settings), tmp_path / "whole").summary
+    stopped = start_run(make_config(**settings), tmp_path / "part", stop_after(1))
+    monkeypatch.undo()  # what a step takes may be told otherwise by then
+    before = len(trials)
+    again = resume_run(stopped.folder.path).summary
+    assert len(trials) == before
+    assert again["ranks"] == whole["ranks"] and again["budgets"] == whole["budgets"]
+    assert again["adapters_sha256"] == whole["adapters_sha256"]

@@ -1,0 +1,431 @@
+"""Feedback against the dense recursion in which nothing is cut, through whole rounds."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from scipy.sparse import csr_array
+
+from atlas.config.plan import MixingSettings
+from atlas.federation.adapters.adapter import Adapter, Layout, Member, adapter_sha256
+from atlas.federation.adapters.cohort import InMemory, initial_cohort
+from atlas.federation.batching.backbone import HeadLayer
+from atlas.federation.exchange.message import decode, encode
+from atlas.federation.exchange.transport import Failure
+from atlas.federation.mixing import parts
+from atlas.federation.mixing.cutting import blend
+from atlas.federation.mixing.deliver import unpack_mixtures
+from atlas.federation.rounds import run_round
+from atlas.federation.server import RunPlan, ServerState
+from atlas.federation.state.mapped import OnDisk
+from atlas.federation.strategies.base import Strategy
+from atlas.ops.graph.sparse_rows import LARGEST_DENSE, share_rows
+from atlas.ops.lowrank.factors import delta
+
+LAYOUT = Layout(
+    "law",
+    ("m0", "m1"),
+    ((14, 12), (11, 13)),
+    (HeadLayer("classifier", 5, 0, True, "identity"),),
+    16.0,
+)
+MODULES = range(2)
+FULL = 13
+"""A rank at which no residual is cut."""
+
+
+def make_cohort(ranks, place=None, seed=0, dtype=torch.float64):
+    members = [Member(f"c{k:03d}", (r, max(1, r - k % 2)), ("n", "y")) for k, r in enumerate(ranks)]
+    made = initial_cohort(LAYOUT, members, 0, dtype=dtype, place=place or InMemory())
+    draw = np.random.default_rng(seed)
+    for row, member in enumerate(members):
+        own = made.take(member.id)
+        made.fill(row, {k: torch.from_numpy(draw.standard_normal(v.shape)) for k, v in own.items()})
+    return made
+
+
+def dense(cohort):
+    """The change of every client in every module: [modules][n, d_out, d_in]."""
+    layers = [cohort.layer(i) for i in MODULES]
+    return [delta(one.a.double(), one.b.double(), one.scales) for one in layers]
+
+
+def best(matrix, rank):
+    u, s, vh = torch.linalg.svd(matrix)
+    return (u[:, :rank] * s[:rank]) @ vh[:rank]
+
+
+def mixing_of(n, number):
+    """Another W in every round, one row of it e_k."""
+    draw = np.random.default_rng(100 + number)
+    weights = draw.uniform(0.1, 1.0, (n, n))
+    if n > LARGEST_DENSE:
+        weights *= draw.uniform(size=(n, n)) < 4 / n
+        weights += np.eye(n) * 0.5
+    weights /= weights.sum(1, keepdims=True)
+    weights[number % n] = np.eye(n)[number % n]
+    return weights
+
+
+class Clients:
+    """Clients that train by moving at random, and take of their mixtures what they are told to."""
+
+    def __init__(self, cohort, step=0.3, shares=None, absent=(), refused=(), hold=None):
+        self.held, self.step = cohort, step
+        self.shares = shares or (lambda client, number: 1.0)
+        self.absent, self.refused = set(absent), set(refused)
+        self.hold = hold or (lambda client, number, adapter: adapter)
+        self.number = 0
+        self.trained = {}
+
+    def ask(self, task, payloads):
+        return {c: getattr(self, task)(c, decode(data)) for c, data in sorted(payloads.items())}
+
+    def fit(self, client, message):
+        self.number = message.facts["round"]
+        own = self.held.take(client)
+        if (client, self.number) in self.absent:
+            return Failure("out of reach")
+        place = int(client[1:])
+        draw = np.random.default_rng((7, self.number, place))
+        moved = Adapter(
+            {
+                k: v + self.step * torch.from_numpy(draw.standard_normal(v.shape))
+                for k, v in own.items()
+            }
+        )
+        self.held = self.held.put({client: moved})
+        # A weight of nothing is no answer, though the client has trained.
+        examples = 0 if (client, self.number) in self.refused else 5
+        return encode({k: v.to(own[k].dtype) for k, v in moved.items()}, {"examples": examples})
+
+    def deliver(self, client, message):
+        offers = unpack_mixtures(message)
+        share = self.shares(client, self.number) if offers else 0.0
+        if offers:
+            own = self.held.select([client])
+            taken = blend(own, own.put({client: offers[0]}), share).take(client)
+            self.held = self.held.put({client: self.hold(client, self.number, taken)})
+        told = {"accept": share, "pick": 0, "sha256": adapter_sha256(self.held.take(client))}
+        return encode({}, told)
+
+
+def play(ranks, feedback, rounds=4, place=None, relation=mixing_of, state=None, **told):
+    """Run rounds; yields the state before and after each, the clients and the events."""
+    more = {key: told.pop(key) for key in ("absent_rule", "server_rank", "cut") if key in told}
+    dtype = told.pop("dtype", torch.float64)
+    n = len(ranks)
+
+    def relate(view):
+        weights = relation(n, view.round)
+        if n > LARGEST_DENSE:
+            return share_rows(csr_array(weights))
+        return torch.from_numpy(weights)
+
+    settings = MixingSettings(
+        cut=more.get("cut", "leading"),
+        feedback=feedback,
+        server_rank=more.get("server_rank", FULL),
+    )
+    names = [f"c{k:03d}" for k in range(n)]
+    plan = RunPlan(
+        strategy=Strategy(name="law", relation=relate),
+        tasks=dict.fromkeys(names, "t"),
+        rounds=rounds,
+        seed=0,
+        absent=more.get("absent_rule", "restrict"),
+        validate_every=0,
+        mixing=settings,
+    )
+    cohort = make_cohort(ranks, place, dtype=dtype)
+    state = state or ServerState({"law": cohort})
+    clients = Clients(told.pop("begin", None) or make_cohort(ranks, dtype=dtype), **told)
+    for _ in range(rounds):
+        events = []
+        run_round(plan, state, clients, lambda e, f, all=events: all.append((e, dict(f))))
+        yield state, clients, events
+
+
+class Twin:
+    """The recursion in dense matrices: trained plus f e, mixed, cut, and what is left of it."""
+
+    def __init__(self, ranks, feedback):
+        start = make_cohort(ranks)
+        self.ranks = [[m.ranks[i] for m in start.members] for i in MODULES]
+        self.held, self.feedback = dense(start), feedback
+        self.left = [torch.zeros_like(one) for one in self.held]
+        self.uncut = [one.clone() for one in self.held]
+
+    def round(self, weights, change, shares):
+        """`change` is what training did to each client [modules][n, ...]."""
+        for i in MODULES:
+            trained = self.held[i] + change[i]
+            sent = trained + self.feedback * self.left[i]
+            mixture = torch.einsum("kl,lij->kij", weights, sent)
+            free = self.uncut[i] + change[i]
+            self.uncut[i] = (1 - shares) * free + shares * torch.einsum(
+                "kl,lij->kij", weights, free
+            )
+            whole = (1 - shares) * sent + shares * mixture
+            for k, rank in enumerate(self.ranks[i]):
+                if shares[k] and weights[k, k] != 1:
+                    share, cut = shares[k, 0, 0], best(mixture[k], rank)
+                    self.held[i][k] = best((1 - share) * trained[k] + share * cut, rank)
+                else:
+                    self.held[i][k] = trained[k]
+                self.left[i][k] = whole[k] - self.held[i][k]
+
+
+def settled(n, number, sent, absent_rule):
+    """W of those who replied, or of all."""
+    weights = torch.from_numpy(mixing_of(n, number))
+    if absent_rule == "last":
+        return weights
+    kept = weights * sent
+    total = kept.sum(1, keepdim=True)
+    return torch.where(total > 0, kept / total.clamp_min(1e-300), torch.eye(n, dtype=kept.dtype))
+
+
+CASES = {
+    "unequal": [1, 2, 4, 8],
+    "two": [2, 6],
+    "thirty": [1 + 2 * (k % 4) for k in range(30)],
+    "sparse": [1 + k % 5 for k in range(LARGEST_DENSE + 6)],
+}
+
+
+def some_shares(client, number):
+    return (1.0, 0.5, 0.0, 0.25, 1.0)[(int(client[1:]) + number) % 5]
+
+
+def follow(ranks, feedback, rounds=4, absent_rule="restrict", absent=(), refused=(), shares=None):
+    """Rounds beside their twin; yields both after each."""
+    n, twin = len(ranks), Twin(ranks, feedback)
+    before = dense(make_cohort(ranks))
+    told = {"absent": absent, "refused": refused, "shares": shares, "absent_rule": absent_rule}
+    gone = set(absent) | set(refused)
+    sent = {}
+    for number, (state, clients, events) in enumerate(play(ranks, feedback, rounds, **told), 1):
+        replied = torch.tensor([(f"c{k:03d}", number) not in gone for k in range(n)])
+        trained = replay(before_held(sent, ranks), number, replied)
+        change = [t - h for t, h in zip(dense(trained), before, strict=True)]
+        part = [(shares or (lambda c, r: 1.0))(f"c{k:03d}", number) for k in range(n)]
+        part = torch.tensor(part, dtype=torch.float64)[:, None, None]
+        twin.round(settled(n, number, replied, absent_rule), change, part)
+        assert not state.failures or absent
+        sent["held"] = state.cohorts["law"]
+        before = dense(state.cohorts["law"])
+        yield state, clients, events, twin
+
+
+def before_held(sent, ranks):
+    return sent.get("held") or make_cohort(ranks)
+
+
+def replay(held, number, replied):
+    """What clients train to from what the server says they hold."""
+    clients = Clients(held)
+    for k, here in enumerate(replied.tolist()):
+        if here:
+            clients.fit(f"c{k:03d}", decode(encode({}, {"round": number})))
+    return clients.held
+
+
+def gap(found, wanted):
+    size = max(float(one.abs().max()) for one in wanted)
+    return max(float((f - w).abs().max()) for f, w in zip(found, wanted, strict=True)) / size
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("feedback", [0.5, 1.0])
+def test_rounds_are_the_dense_recursion(case, feedback):
+    ranks = CASES[case]
+    for state, _, _, twin in follow(ranks, feedback, rounds=3, shares=some_shares):
+        assert gap(dense(state.cohorts["law"]), twin.held) < 1e-6
+        assert gap(dense(state.residuals["law"]), twin.left) < 1e-6
+        if feedback == 1:
+            both = zip(dense(state.cohorts["law"]), dense(state.residuals["law"]), strict=True)
+            assert gap([h + e for h, e in both], twin.uncut) < 1e-6
+
+
+@pytest.mark.parametrize("absent_rule", ["restrict", "last"])
+def test_absent_and_refused_clients_count_as_what_they_hold(absent_rule):
+    """From the second round on everybody holds a mixture, so that it is not what was last sent."""
+    ranks = [1, 2, 4, 8, 3]
+    absent = {("c001", 2), ("c001", 3), ("c003", 3), ("c004", 4)}
+    told = {"absent": absent, "refused": {("c002", 3)}, "absent_rule": absent_rule}
+    for number, (state, _, events, twin) in enumerate(follow(ranks, 1.0, 5, **told), 1):
+        assert gap(dense(state.cohorts["law"]), twin.held) < 1e-6
+        assert gap(dense(state.residuals["law"]), twin.left) < 1e-6
+        assert ("refused" in [e for e, _ in events]) == (number == 3)
+
+
+def test_large_rows_are_summed_and_give_the_same(monkeypatch):
+    """Rows over more clients than a part: everybody learns from everybody, a few at a time."""
+    ranks = [1 + k % 3 for k in range(LARGEST_DENSE + 6)]
+
+    def mean(n, number):
+        return np.full((n, n), 1 / n)
+
+    found = []
+    for size in (1 << 24, 1 << 13):
+        monkeypatch.setattr(parts, "PART_BYTES", size)
+        for place in (InMemory(), OnDisk()):
+            *_, (state, _, _) = play(
+                ranks, 0.7, 3, place=place, relation=mean, shares=some_shares, server_rank=4
+            )
+            assert not state.failures
+            found.append((state.cohorts["law"], state.residuals["law"]))
+    assert parts.part_size(found[0][0]) < len(ranks)
+    for other in found[1:]:
+        for one, two in zip(found[0], other, strict=True):
+            assert gap(dense(one), dense(two)) < 1e-6
+
+
+@pytest.mark.parametrize("case", ["unequal", "sparse"])
+def test_on_disk_as_in_memory_bit_for_bit(case):
+    ends = []
+    for place in (InMemory(), OnDisk()):
+        *_, (state, _, _) = play(
+            CASES[case], 0.5, 3, place=place, shares=some_shares, server_rank=3
+        )
+        ends.append([state.cohorts["law"].tensors, state.residuals["law"].tensors])
+    for one, two in zip(*ends, strict=True):
+        assert all(torch.equal(one[name], two[name]) for name in one)
+
+
+def beyond(change, rank):
+    energy = torch.linalg.svdvals(change).square()
+    return float(energy[rank:].sum() / energy.sum())
+
+
+def even(n, number):
+    return np.full((n, n), 1 / n)
+
+
+@pytest.mark.parametrize("server_rank", [None, FULL])
+def test_without_training_energy_stays_with_feedback_and_collapses_without(server_rank):
+    shares = {}
+    for feedback in (0.0, 0.5, 1.0):
+        told = {"relation": even, "step": 0.0, "server_rank": server_rank}
+        rounds = play([1, 2, 4, 8], feedback, 8, **told)
+        shares[feedback] = [beyond(dense(clients.held)[0][3], 1) for _, clients, _ in rounds]
+    assert shares[1.0] == pytest.approx([shares[1.0][0]] * 8, abs=1e-6)
+    assert shares[0.0] == sorted(shares[0.0], reverse=True)
+    assert shares[0.0][7] < 0.2 * shares[0.0][0]
+    assert shares[0.0][7] < shares[0.5][7] < shares[1.0][7]
+
+
+def test_consensus_of_the_servers_rank_is_a_fixed_point():
+    """Everybody's share of one change of rank 6, of which the small ones cannot hold all."""
+    ranks, target = [2, 3, 8, 4], make_cohort([6] * 4)
+    wanted = [one[:1].expand(4, -1, -1) for one in dense(target)]
+    cohort = make_cohort(ranks)
+    held = [[best(wanted[i][k], cohort.members[k].ranks[i]) for k in range(4)] for i in MODULES]
+    tensors, left = dict(cohort.tensors), dict(make_cohort([8] * 4).tensors)
+    start = replace(make_cohort([8] * 4).without_heads(), tensors={})
+    members = tuple(replace(m, ranks=(8, 8)) for m in start.members)
+    start = replace(start, members=members, tensors=left)
+    for i in MODULES:
+        for k in range(4):
+            put_dense(tensors, cohort, i, k, held[i][k])
+            put_dense(left, start, i, k, wanted[i][k] - held[i][k])
+    del left["head/classifier.weight"], left["head/classifier.bias"]
+    state = ServerState({"law": replace(cohort, tensors=tensors)}, {"law": start})
+    told = {"state": state, "step": 0.0, "server_rank": 8}
+    for got, clients, events in play(ranks, 1.0, 3, begin=replace(cohort, tensors=tensors), **told):
+        assert gap(dense(clients.held), [torch.stack(one) for one in held]) < 1e-6
+        both = zip(dense(got.cohorts["law"]), dense(got.residuals["law"]), strict=True)
+        assert gap([h + e for h, e in both], wanted) < 1e-6
+        mixed = next(fields for event, fields in events if event == "mixed")
+        assert mixed["feedback"]["lost"]["worst"] < 1e-10
+
+
+def put_dense(tensors, cohort, module, row, change):
+    """Factors of a dense change in a client's slots."""
+    rank = cohort.members[row].ranks[module]
+    a, b = cohort.layout.parts(module)
+    u, s, vh = torch.linalg.svd(change)
+    tensors[a], tensors[b] = tensors[a].clone(), tensors[b].clone()
+    tensors[a][row], tensors[b][row] = 0.0, 0.0
+    tensors[a][row, :rank] = vh[:rank]
+    tensors[b][row, :, :rank] = u[:, :rank] * s[:rank] / cohort.scales(module)[row]
+
+
+def test_what_the_servers_rank_cuts_away_is_told():
+    """Energies against dense ones, in a first round of which nobody keeps its own."""
+    *_, (state, clients, events) = play([1, 2, 4, 8], 1.0, 1, relation=even, server_rank=2)
+    trained = replay(make_cohort([1, 2, 4, 8]), 1, torch.ones(4, dtype=torch.bool))
+    lost, residual, whole = (torch.zeros(4, dtype=torch.float64) for _ in range(3))
+    for i, changes in enumerate(dense(trained)):
+        energy = torch.linalg.svdvals(changes.mean(0)).square()
+        whole += energy.sum()
+        for k, member in enumerate(trained.members):
+            residual[k] += energy[member.ranks[i] :].sum()
+            lost[k] += energy[member.ranks[i] + 2 :].sum()
+    told = next(fields for event, fields in events if event == "mixed")["feedback"]
+    assert told["strength"] == 1.0
+    assert told["residual"]["worst"] == pytest.approx(float((residual / whole).max()))
+    assert told["residual"]["mean"] == pytest.approx(float((residual / whole).mean()))
+    assert told["lost"]["mean"] == pytest.approx(float((lost / whole).mean()))
+    for one in state.residuals["law"].members:
+        assert one.ranks == (2, 2)
+
+
+def test_a_row_of_ones_own_delivers_nothing_and_keeps_f_of_the_residual():
+    def first_even_then_alone(n, number):
+        return even(n, number) if number == 1 else np.eye(n)
+
+    told = {"relation": first_even_then_alone, "step": 0.0}
+    held, left = {}, {}
+    for state, clients, events in play([1, 2, 4, 8], 0.5, 3, **told):
+        held[clients.number] = clients.held.tensors
+        left[clients.number] = dense(state.residuals["law"])
+        accepts = [fields["accept"] for event, fields in events if event == "delivered"]
+        assert accepts == [1.0 if clients.number == 1 else 0.0] * 4
+    assert all(torch.equal(held[1][name], held[3][name]) for name in held[1])
+    assert gap(left[3], [one / 4 for one in left[1]]) < 1e-12
+
+
+def test_a_client_that_holds_something_else_is_told_and_forgotten():
+    def other(client, number, adapter):
+        wrong = client == "c001" and number == 2
+        return Adapter({k: v * 1.01 for k, v in adapter.items()}) if wrong else adapter
+
+    for share in (1.0, 0.5, 0.0):
+        told = {"hold": other, "shares": lambda c, r, s=share: 1.0 if r == 1 else s}
+        states = []
+        for state, _, _ in play([1, 2, 4, 8], 1.0, 2, relation=even, **told):
+            sizes = [float(one[1].abs().max()) for one in dense(state.residuals["law"])]
+            states.append((sizes, [dict(entry) for entry in state.failures]))
+        assert min(states[0][0]) > 0 and not states[0][1]
+        assert states[1][0] == [0.0, 0.0]
+        assert [entry["client"] for entry in states[1][1]] == ["c001"]
+        assert "does not hold" in states[1][1][0]["reason"]
+
+
+def test_a_refused_client_that_keeps_a_part_of_its_own_is_forgotten():
+    told = {"refused": {("c002", 2)}, "shares": lambda c, r: 0.5, "relation": even}
+    *_, (state, _, _) = play([1, 2, 4, 8], 1.0, 2, **told)
+    assert [entry["client"] for entry in state.failures] == ["c002"]
+    assert all(float(one[2].abs().max()) == 0 for one in dense(state.residuals["law"]))
+    assert all(float(one[0].abs().max()) > 0 for one in dense(state.residuals["law"]))
+
+
+def test_own_directions_have_residuals_too():
+    """Whatever is kept of a mixture, what is held and what is left are the mixture."""
+    for cut in ("leading", "own"):
+        *_, (state, _, _) = play([1, 2, 4, 8], 1.0, 3, cut=cut, step=0.0, relation=even)
+        both = zip(dense(state.cohorts["law"]), dense(state.residuals["law"]), strict=True)
+        start = [
+            one.mean(0, keepdim=True).expand(4, -1, -1) for one in dense(make_cohort([1, 2, 4, 8]))
+        ]
+        assert gap([h + e for h, e in both], start) < 1e-6
+
+
+def test_single_precision_keeps_what_single_precision_can():
+    told = {"relation": even, "step": 0.0, "dtype": torch.float32}
+    rounds = [clients.held for _, clients, _ in play([1, 2, 4, 8], 1.0, 6, **told)]
+    first, last = (beyond(dense(held)[0][3], 1) for held in (rounds[0], rounds[-1]))
+    assert last == pytest.approx(first, abs=1e-5)
