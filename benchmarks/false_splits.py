@@ -107,7 +107,7 @@ class Pool:
         """What `take` kept."""
         with safe_open(path, "pt") as file:
             kinds = np.array(json.loads(file.metadata()["kinds"]))
-            keys = {tuple(name.split("|")): file.get_tensor(name) for name in file.keys()}
+            keys = {tuple(name.split("|")): file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         return cls(keys, *kinds.T)
 
     def deal(
@@ -243,7 +243,9 @@ def count(pools: dict[str, Pool], plans: int, powers: int, rules: Sequence[str])
             wrong.setdefault(name, []).append(bool(split))
             if split:
                 told = f"k = {found.metrics.k}, ARI {adjusted_rand(found.labels, case.kinds):.2f}"
-                print(f"  {rule}: {name}, seed {seed}: {', '.join(split)} split, {told}", flush=True)
+                print(
+                    f"  {rule}: {name}, seed {seed}: {', '.join(split)} split, {told}", flush=True
+                )
         for name, outcomes in wrong.items():
             print(f"{rule}: {name}: {sum(outcomes)} of {len(outcomes)} split", flush=True)
         total = sum(map(len, wrong.values()))

@@ -205,7 +205,10 @@ UNASKED: Use = (None, 0.0, 0.0)
 
 
 def _judge_use(
-    prints: Prints, metrics: Sequence[KMetrics], halves: Sequence[tuple[Labels, Labels]], level: float
+    prints: Prints,
+    metrics: Sequence[KMetrics],
+    halves: Sequence[tuple[Labels, Labels]],
+    level: float,
 ) -> list[Use]:
     """Whether members gain by splits.
 
@@ -268,9 +271,7 @@ def _pick(tried: Sequence[Split], settings: ClusterSettings, n: int) -> Labels:
     return max(usable, key=lambda split: (split.merit, -split.metrics.k)).metrics.labels
 
 
-def _refine(
-    examine: Examine, labels: Labels, settings: ClusterSettings, seed: int
-) -> list[Path]:
+def _refine(examine: Examine, labels: Labels, settings: ClusterSettings, seed: int) -> list[Path]:
     """Split clusters further as long as the parts hold by themselves: where each client went."""
     found: list[Path] = [(own,) for own in labels]
     groups = [[i for i, own in enumerate(labels) if own == c] for c in sorted(set(labels))]
