@@ -81,7 +81,8 @@ class RelationSettings(Settings):
     )
     scale: Literal["median", "unit"] = Field(
         "median",
-        description="unit of squared distances: the clients' median to their nearest other, or 1",
+        description="what squared distances are divided by: the clients' median to their nearest "
+        "other, over ln of how many there are to choose from; unit: 1",
     )
     eta: Share | Literal["even", "auto"] = Field(
         "even",

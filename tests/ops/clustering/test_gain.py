@@ -92,7 +92,7 @@ def test_chance_is_rarely_of_use_and_its_gains_cancel():
 
 
 def test_planted_groups_are_of_use_and_cutting_them_further_is_not():
-    truth = np.repeat(np.eye(3, WIDTH), 5, 0) * 10
+    truth = np.repeat(np.eye(3, WIDTH), 5, 0) * 30
     for seed in range(5):
         rows = drawn(truth, seed=seed)
         verdicts = [

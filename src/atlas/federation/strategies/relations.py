@@ -8,6 +8,8 @@ and time in proportion to their square, and mixing with it even more.
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from collections.abc import Callable, Mapping
 from functools import partial, wraps
 
@@ -92,7 +94,21 @@ def alpha_of(view: View) -> float:
     own = START_ALPHA if isinstance(alpha, str) else alpha
     if settings.affinity != "rbf" or settings.scale == "unit":
         return own
-    return own / nearest_gap(_features(view))
+    return own / distance_unit(view)
+
+
+def distance_unit(view: View) -> float:
+    """The squared distance that alpha counts in: the median to the nearest other, over ln m.
+
+    m is how many a client may have edges to. A client twice as far as the nearest then counts
+    1 / m of it: all strangers together count about as much as one that is alike, however many
+    tasks there are.
+    """
+    clusters, features = view.clusters, _features(view)
+    among = len(view.clients)
+    if clusters is not None and view.settings.cross == 0:
+        among = max(Counter(clusters).values())
+    return nearest_gap(features) / max(1.0, math.log(among))
 
 
 def kin_of(view: View) -> Mapping[tuple[int, int], float]:

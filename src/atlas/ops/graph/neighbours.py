@@ -266,10 +266,10 @@ def _factors(
 def _families(
     groups: Places, kin: Mapping[tuple[int, int], float], cross: float
 ) -> list[frozenset[int]]:
-    """Sets of groups that have edges between them: all, or every two that are kin."""
-    if cross > 0:
-        return [frozenset(np.unique(groups).tolist())]
-    return [frozenset(pair) for pair, factor in kin.items() if factor > 0]
+    """Sets of groups that have edges between them: every two that are kin, and all."""
+    found = [frozenset(pair) for pair, factor in kin.items() if factor > 0]
+    # Kin are looked for by themselves: of all others, strangers who count less may be nearer.
+    return [*found, frozenset(np.unique(groups).tolist())] if cross > 0 else found
 
 
 def _candidates(
