@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import subprocess
 import sys
@@ -252,3 +253,18 @@ def test_steps_alone_are_enough(tmp_path):
         load_config(str(path), ["train.steps=5", "train.epochs=2"])
     with pytest.raises(InputError, match="train: set exactly one of epochs and steps"):
         load_config("demo", ["train.steps=5"])
+
+
+def test_a_recorded_run_from_before_a_key_keeps_what_it_meant(tmp_path):
+    recorded = json.loads(load_config("demo", []).model_dump_json())
+    now = tmp_path / "now.yaml"
+    now.write_text(dump_config(load_config("demo", [])))
+    assert load_resolved(now).clusters.splits == "useful"
+    for block, key in (("clusters", "splits"), ("relation", "scale"), ("relation", "siblings")):
+        del recorded[block][key]
+    before = tmp_path / "before.yaml"
+    before.write_text(json.dumps(recorded))
+    found = load_resolved(before)
+    assert (found.clusters.splits, found.relation.scale) == ("real", "unit")
+    assert found.relation.siblings == "apart"
+    assert found.relation.alpha == 1.0

@@ -223,8 +223,17 @@ def load_resolved(path: Path) -> RunConfig:
     Raises:
         InputError: The file cannot be read or is not a valid configuration.
     """
-    return _validate(_read_file(path))
+    settings = _read_file(path)
+    former = FORMER if _kind_of(settings) == "federation" else {}
+    return _validate(merge(former, settings))
 
+
+FORMER: dict[str, Any] = {
+    "clusters": {"splits": "real"},
+    "relation": {"scale": "unit", "siblings": "apart"},
+}
+"""What settings of a federation meant before there was a key for it. A recorded configuration is
+complete, so one that lacks a key was written before; its run goes on as it began."""
 
 LENGTHS = {"federation": "rounds", "memory": "train.steps", "grokking": "train.steps"}
 """The one setting of each kind of run that may change after its start: how long it is."""

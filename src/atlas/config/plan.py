@@ -55,6 +55,11 @@ class ClusterSettings(Settings):
     resamples: Annotated[int, Field(ge=2, le=64)] = Field(
         8, description="bootstrap resamples by which a split's stability is judged"
     )
+    splits: Literal["useful", "real"] = Field(
+        "useful",
+        description="which splits are kept: useful: real ones by which members gain; real: all "
+        "that come back in the other half of the data",
+    )
 
     @model_validator(mode="after")
     def _k_is_heard(self) -> ClusterSettings:
@@ -70,7 +75,14 @@ class RelationSettings(Settings):
         "rbf", description="uniform: fingerprints do not count"
     )
     alpha: Annotated[float, Field(gt=0)] | Literal["auto"] = Field(
-        1.0, description="rbf: exp(-alpha * distance^2); auto: each client's validation data picks"
+        1.0,
+        description="rbf: exp(-alpha * distance^2 / scale); auto: each client's validation data "
+        "picks",
+    )
+    scale: Literal["median", "unit"] = Field(
+        "median",
+        description="what squared distances are divided by: the clients' median to their nearest "
+        "other, over ln of how many there are to choose from; unit: 1",
     )
     eta: Share | Literal["even", "shrink", "auto"] = Field(
         "even",
@@ -80,6 +92,11 @@ class RelationSettings(Settings):
     )
     nearest: Positive | None = Field(3, description="neighbours per client; null: all")
     cross: Share = Field(0.0, description="factor on edges between clusters")
+    siblings: Literal["affinity", "apart"] = Field(
+        "affinity",
+        description="edges between clusters that were one: weighed by what the two have in "
+        "common, or as between any",
+    )
     singletons: Literal["alone", "joined"] = Field(
         "alone", description="a client without neighbours: left alone, or joined to its nearest"
     )

@@ -91,8 +91,9 @@ def first_adapter(
 
 def _alike(prints: Prints, settings: RelationSettings) -> dict[str, dict[str, float]]:
     """Affinity of all pairs; a relation to which fingerprints do not count cannot place anybody."""
-    if settings.affinity == "uniform":
-        settings = settings.model_copy(update={"affinity": "rbf"})
+    # Distances as they are: who is an outsider must not depend on how close the others are.
+    affinity_name = "rbf" if settings.affinity == "uniform" else settings.affinity
+    settings = settings.model_copy(update={"affinity": affinity_name, "scale": "unit"})
     rows = affinity(_view(prints, None, settings)).tolist()
     names = prints.clients
     return {a: dict(zip(names, row, strict=True)) for a, row in zip(names, rows, strict=True)}

@@ -129,7 +129,7 @@ def test_hidden_groups_are_found_in_a_second_look(monkeypatch):
         found = grouped(nested(seed))
         assert found.labels == wanted
         assert found.metrics.labels == wanted and found.metrics.k == 3
-    monkeypatch.setattr(grouping, "_refine", lambda examine, labels, settings, seed: labels)
+    monkeypatch.setattr(grouping, "_refine", lambda examine, labels, *rest: [(c,) for c in labels])
     for seed in (0, 1):
         assert grouped(nested(seed)).labels == (0,) * 6 + (1,) * 6
 
@@ -153,7 +153,9 @@ def test_a_second_look_goes_on_inside_what_it_found(monkeypatch):
     monkeypatch.setattr(grouping, "_pick", lambda tried, s, n: tried[0] if tried else (0,) * n)
     first = canonical([truth[i][:1] for i in range(12)])
     found = grouping._refine(examine, first, ClusterSettings(), 0)
-    assert found == canonical([truth[i] for i in range(12)])
+    assert canonical(found) == canonical([truth[i] for i in range(12)])
+    # Both parts of `aa` went the same way twice before they were parted.
+    assert found[0][:2] == found[1][:2] != found[6][:2] and len(found[6]) == 2
     assert asked == [[0, 1, 3, 4, 6, 7, 8, 9, 10], [0, 1, 3, 4, 8, 9]]
 
 
@@ -166,10 +168,11 @@ def test_small_clusters_are_not_looked_at_again_and_the_level_is_shared(monkeypa
 
     monkeypatch.setattr(grouping, "try_splits", watch)
     labels = (0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 2)
-    assert grouping._refine(list, labels, ClusterSettings(), 0) == labels
+    unsplit = [(label,) for label in labels]
+    assert grouping._refine(list, labels, ClusterSettings(), 0) == unsplit
     assert seen == [(4, LEVEL / 2), (5, LEVEL / 2)]
     seen.clear()
-    assert grouping._refine(list, (0,) * 6, ClusterSettings(), 0) == (0,) * 6
+    assert grouping._refine(list, (0,) * 6, ClusterSettings(), 0) == [(0,)] * 6
     assert not seen, "one cluster was looked at before"
 
 

@@ -185,7 +185,7 @@ def summed_in_full(group, client, settings):
     weights = fingerprint.example_weights(group.store, stack, np.concatenate(folds))
     total = {}
     for fold in folds:
-        found = fingerprint._fold_gradients(group.store, stack, fold, weights, settings)
+        found = fingerprint.fold_gradients(group.store, stack, fold, weights, settings)
         for key, value in found.items():
             total[key] = total.get(key, 0) + value.flatten()
     return total

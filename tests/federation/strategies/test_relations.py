@@ -69,13 +69,30 @@ def naive_affinity(view):
                 value = float(k == j)
             elif settings.affinity == "rbf":
                 gap = sum((a - b) ** 2 for a, b in zip(one, two, strict=True))
-                value = math.exp(-settings.alpha * gap)
+                value = math.exp(-settings.alpha * gap / naive_unit(view))
             elif settings.affinity == "cosine":
                 value = min(1.0, max(0.0, sum(a * b for a, b in zip(one, two, strict=True))))
             else:
                 value = 1.0
             found[-1].append(value)
     return found
+
+
+def naive_unit(view):
+    """What alpha counts in: median over known clients of the distance to the nearest, over ln m."""
+    if view.settings.scale == "unit":
+        return 1.0
+    rows = [row for row in view.features.tolist() if any(row)]
+    gaps = []
+    for k, one in enumerate(rows):
+        others = [two for j, two in enumerate(rows) if j != k]
+        each = [sum((a - b) ** 2 for a, b in zip(one, two, strict=True)) for two in others]
+        gaps += [min(each)] if each else []
+    among = len(view.clients)
+    if view.clusters is not None and view.settings.cross == 0:
+        among = max(view.clusters.count(c) for c in view.clusters)
+    gap = sorted(gaps)[(len(gaps) - 1) // 2] if gaps else 0.0
+    return (gap if gap > 1e-12 else 1.0) / max(1.0, math.log(among))
 
 
 def naive_edges(view):
@@ -201,7 +218,7 @@ def test_a_relation_without_what_it_needs_says_so():
 @pytest.mark.parametrize("clusters", [None, CLUSTERS])
 @pytest.mark.parametrize("nearest", [1, 2, None])
 def test_the_laplacian_has_one_null_vector_per_component(clusters, nearest):
-    view = make_view(clusters=clusters, nearest=nearest)
+    view = make_view(clusters=clusters, nearest=nearest, scale="unit")
     edges = float64(naive_edges(view))
     degree = edges.sum(1)
     # What diffusion walks on is D^-1 (D - a), so the Laplacian can be had back from its step.

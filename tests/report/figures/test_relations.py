@@ -395,6 +395,25 @@ def test_a_plan_shows_splits_clusters_and_warnings():
     assert "\x1b[33mthe label part is hardly reliable" in text
 
 
+def test_the_mark_is_on_the_partition_in_use_and_not_on_a_number():
+    """Two clusters of which one was split into two: k = 3, but not the k = 3 that was tried."""
+    planned = make_planned()
+    planned["clusters"] |= {"first": 2, "tree": [[0, 1], 2], "kin": [[0, 1, 0.85]]}
+    text = printed({"planned": [planned]})
+    assert "*3" not in text and "+2" in text
+    assert "in use: the 2 of + split again, [0 1] 2" in text
+    assert "0 and 1 have 0.85" in text
+    planned["clusters"] |= {"first": 3, "tree": [0, 1, 2], "kin": []}
+    text = printed({"planned": [planned]})
+    assert "*3" in text and "in use" not in text
+    planned["clusters"]["tried"][1] |= {"real": True, "useful": False}
+    figure = tried_figure(planned["clusters"])
+    assert to_hex(figure.axes[0].collections[0].get_facecolor()[1]) == "#ffffff"
+    planned["clusters"]["first"] = 2
+    words = [text.get_text() for text in tried_figure(planned["clusters"]).legends[0].get_texts()]
+    assert "chosen, k = 2, then split into 3" in words
+
+
 def test_a_plan_with_fingerprints_or_one_cluster_only():
     text = printed({"planned": [{**make_planned(), "clusters": None}]})
     assert "explained" in text and "splits tried" not in text

@@ -111,7 +111,7 @@ def _take(  # noqa: PLR0913
     clock: Clock,
     progress: Callable[[int, int], None] | None,
 ) -> dict[str, Print]:
-    store = _store(group, settings.blocks)
+    store = print_store(group, settings.blocks)
     found = {}
     for number, client in enumerate(clients, start=1):
         lesson = _lesson(store, client)
@@ -124,7 +124,7 @@ def _take(  # noqa: PLR0913
     return found
 
 
-def _store(group: ClientGroup, blocks: int) -> ExampleStore:
+def print_store(group: ClientGroup, blocks: int) -> ExampleStore:
     """A store whose prefix ends before the blocks that are looked at.
 
     Parts of a fingerprint weigh classes by themselves, so examples count alike here.

@@ -6,16 +6,21 @@ weighted score of silhouette, Davies-Bouldin and Calinski-Harabasz decides, time
 resamples; without a real split there is one cluster. A cluster found so is looked at again by
 itself, with fingerprints centred on its own members: what told it from others no longer hides what
 tells its members apart.
+
+With `clusters.splits=useful` a split must be of use as well: its members must stand to gain more
+from the others of their part than from all others (`ops.clustering.gain`). Clients of one task then
+stay together though they differ, and those that want opposite things are parted.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from atlas.config.plan import ClusterSettings
-from atlas.federation.fingerprints.compare import Prints
+from atlas.federation.fingerprints.compare import Centre, Prints
+from atlas.federation.fingerprints.tree import Kin, Path, find_kin, number_kin
 from atlas.ops.clustering.clusters import (
     KMetrics,
     Labels,
@@ -28,6 +33,8 @@ from atlas.ops.clustering.clusters import (
     score_partition,
     spectral_partition,
 )
+from atlas.ops.clustering.gain import LEVEL as GAIN_LEVEL
+from atlas.ops.clustering.gain import part_gains, useful_splits
 from atlas.ops.clustering.stability import LEVEL, bootstrap_stability, real_splits
 from atlas.ops.graph.affinity import rbf
 from atlas.runs.cores import undivided_numpy
@@ -53,6 +60,9 @@ class Split:
         real: Whether the split exceeds what one cloud would show.
         share: Spread explained in the other half.
         needed: What that share has to exceed.
+        useful: Whether members gain by it; None where that was not asked.
+        gain: What they gain in the other half, over the last coarser split of use.
+        gain_needed: What that gain has to exceed.
     """
 
     metrics: KMetrics
@@ -60,6 +70,14 @@ class Split:
     real: bool
     share: float
     needed: float
+    useful: bool | None = None
+    gain: float = 0.0
+    gain_needed: float = 0.0
+
+    @property
+    def kept(self) -> bool:
+        """Whether the clients may be split so."""
+        return self.real and self.useful is not False
 
     @property
     def merit(self) -> float:
@@ -79,12 +97,19 @@ class Clusters:
         labels: Cluster of each client.
         metrics: Internal metrics of those labels.
         tried: Every k tried for the whole federation; empty where nothing was tried.
+        first: Number of clusters of the first look, before any was split again; None where
+            nothing was tried.
+        paths: Where each cluster, by its number, went at every look; empty where nothing was tried.
+        kin: What clusters that were one still have in common.
     """
 
     method: str
     labels: Labels
     metrics: KMetrics
     tried: tuple[Split, ...] = ()
+    first: int | None = None
+    paths: tuple[Path, ...] = ()
+    kin: Kin = field(default_factory=dict)
 
     def compared(self, tasks: Sequence[str]) -> dict[str, object]:
         """Agreement with known tasks, as plain values."""
@@ -120,12 +145,25 @@ def group_clients(
     with undivided_numpy():
         tried = try_splits(prints, settings, seed, LEVEL)
         labels = _pick(tried, settings, len(tasks))
+        paths: Sequence[Path] = [(label,) for label in labels]
+        part = partial(_examine_from, examine, prints.centre)
         if settings.k is None:
-            labels = _refine(examine, labels, inner or settings, seed)
+            paths = _refine(part, labels, inner or settings, seed)
+        kin = find_kin(examine, paths, prints.centre)
     if settings.method == "permuted":
         order = generator(seed, "clusters", "permuted").permutation(len(labels))
-        labels = canonical([labels[i] for i in order])
-    return Clusters(settings.method, labels, score_partition(prints.features, labels), tuple(tried))
+        paths = [paths[i] for i in order]
+    found = canonical(paths)
+    numbers = dict(zip(paths, found, strict=True))
+    return Clusters(
+        settings.method,
+        found,
+        score_partition(prints.features, found),
+        tuple(tried),
+        first=len(set(labels)),
+        paths=tuple(sorted(numbers, key=lambda path: numbers[path])),
+        kin=number_kin(kin, numbers),
+    )
 
 
 KNOWN: Mapping[str, Callable[[Sequence[str]], Labels]] = {
@@ -140,19 +178,54 @@ def try_splits(prints: Prints, settings: ClusterSettings, seed: int, level: floa
     n = len(prints.clients)
     ks = range(2, min(settings.largest, n - 1) + 1) if settings.k is None else [settings.k]
     draw = int(generator(seed, "clusters", "k-means").integers(2**32))
-    partitions = PARTITIONS[settings.method](prints, ks, settings, draw)
-    metrics = [score_partition(prints.features, labels) for labels in partitions]
+    partition = partial(PARTITIONS[settings.method], ks=ks, settings=settings, draw=draw)
+    metrics = [score_partition(prints.features, labels) for labels in partition(prints)]
     # A k that was asked for is obeyed, even where there is nothing to test: all alone, or together.
     tested = sorted({m.k for m in metrics if 2 <= m.k < n or settings.k is not None})
     if not tested:
         return []
+    uses = [UNASKED] * len(metrics)
+    if settings.splits == "useful":
+        halves = [partition(replace(prints, features=half)) for half in prints.halves]
+        uses = _judge_use(prints, metrics, list(zip(*reversed(halves), strict=True)), level)
+        if prints.origin is not None and not any(useful for useful, _, _ in uses):
+            return []  # a cluster stays whole, whether or not its parts are real
     turns = int(generator(seed, "clusters", "rotations").integers(2**32))
     verdicts = real_splits(prints.halves, tested, turns, rotations(len(tested), level), level)
     return [
-        Split(found, bootstrap_stability(prints.resamples, found.k, draw), *verdicts[found.k])
-        for found in metrics
-        if found.k in verdicts
+        Split(m, bootstrap_stability(prints.resamples, m.k, draw), *verdicts[m.k], *use)
+        for m, use in zip(metrics, uses, strict=True)
+        if m.k in verdicts
     ]
+
+
+Use = tuple[bool | None, float, float]
+"""Whether members gain by a split, how much, and what that has to exceed."""
+UNASKED: Use = (None, 0.0, 0.0)
+
+
+def _judge_use(
+    prints: Prints,
+    metrics: Sequence[KMetrics],
+    halves: Sequence[tuple[Labels, Labels]],
+    level: float,
+) -> list[Use]:
+    """Whether members gain by splits.
+
+    Args:
+        prints: Their fingerprints.
+        metrics: The splits, as found in the whole.
+        halves: The splits, as found in the even half and in the odd half.
+        level: The chance at which `real_splits` judges; use is held to a like share of its own.
+    """
+    gradients = prints.gradients(prints.origin or prints.centre)
+    found: list[Use] = []
+    verdicts = useful_splits(gradients, halves, GAIN_LEVEL * level / LEVEL)
+    for split, (useful, gain, needed) in zip(metrics, verdicts, strict=True):
+        # The halves' verdict is on splits into k; the one in use may yet leave somebody worse off.
+        worst = min(part_gains(gradients, split.labels).values())
+        found.append((useful and worst > 0, gain, needed))
+    return found
 
 
 def rotations(tests: int, level: float) -> int:
@@ -191,33 +264,39 @@ PARTITIONS = {
 
 
 def _pick(tried: Sequence[Split], settings: ClusterSettings, n: int) -> Labels:
-    """The real split of most merit, of equals the smaller k; a k that was asked for is obeyed."""
-    usable = [split for split in tried if split.real or settings.k is not None]
+    """The kept split of most merit, of equals the smaller k; a k that was asked for is obeyed."""
+    usable = [split for split in tried if split.kept or settings.k is not None]
     if not usable:
         return (0,) * n
     return max(usable, key=lambda split: (split.merit, -split.metrics.k)).metrics.labels
 
 
-def _refine(examine: Examine, labels: Labels, settings: ClusterSettings, seed: int) -> Labels:
-    """Split clusters further as long as the parts are real by themselves."""
+def _refine(examine: Examine, labels: Labels, settings: ClusterSettings, seed: int) -> list[Path]:
+    """Split clusters further as long as the parts hold by themselves: where each client went."""
+    found: list[Path] = [(own,) for own in labels]
     groups = [[i for i, own in enumerate(labels) if own == c] for c in sorted(set(labels))]
     if len(groups) == 1:
-        return labels
+        return found
     large = [group for group in groups if len(group) >= FEWEST]
-    found: dict[int, tuple[int, ...]] = {i: (own,) for i, own in enumerate(labels)}
     for group in large:
         # The chance of any false split among these tests stays at the level of one.
         tried = try_splits(examine(group), settings, seed, LEVEL / len(large))
         inner = _pick(tried, settings, len(group))
-        if len(set(inner)) > 1:
-            inner = _refine(partial(_examine_part, examine, group), inner, settings, seed)
-        for i, own in zip(group, inner, strict=True):
-            found[i] += (own,)
-    return canonical([found[i] for i in range(len(labels))])
+        if len(set(inner)) == 1:
+            continue
+        parts = _refine(partial(_examine_part, examine, group), inner, settings, seed)
+        for i, path in zip(group, parts, strict=True):
+            found[i] += path
+    return found
 
 
 def _examine_part(examine: Examine, group: Sequence[int], some: Sequence[int]) -> Prints:
     return examine([group[i] for i in some])
+
+
+def _examine_from(examine: Examine, origin: Centre, some: Sequence[int]) -> Prints:
+    """Fingerprints of some clients, who know what the whole federation shares."""
+    return replace(examine(some), origin=origin)
 
 
 def describe(split: Split) -> dict[str, object]:
@@ -232,6 +311,9 @@ def describe(split: Split) -> dict[str, object]:
         "stability": split.stability,
         "merit": split.merit,
         "real": split.real,
+        "useful": split.useful,
+        "gain": split.gain,
+        "gain_needed": split.gain_needed,
         "share": split.share,
         "needed": split.needed,
     }

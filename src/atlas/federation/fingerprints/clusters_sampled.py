@@ -18,7 +18,8 @@ from atlas.config.plan import ClusterSettings, FingerprintSettings
 from atlas.federation.fingerprints.clusters import KNOWN, Clusters, Examine, group_clients
 from atlas.federation.fingerprints.compare import Prints, Sketches, compare_prints, part_names
 from atlas.federation.fingerprints.compare_streamed import ReadSketches, compare_many
-from atlas.ops.clustering.clusters import canonical, extend_labels, score_sampled
+from atlas.federation.fingerprints.tree import number_kin
+from atlas.ops.clustering.clusters import canonical, extend_groups, score_sampled
 from atlas.runs.seeds import generator
 
 SAMPLE = 128
@@ -57,12 +58,23 @@ def group_many(
     halving = told.model_copy(update={"largest": 2})
     found = group_clients(examine_sample, [tasks[i] for i in sample], told, seed, halving)
     batches = int(generator(seed, "clusters", "mini-batches").integers(2**32))
-    labels = extend_labels(features, sample, found.labels, batches)
+    placed: Sequence[int] = extend_groups(features, sample, found.labels, batches)
     if settings.method == "permuted":
-        order = generator(seed, "clusters", "permuted").permutation(len(labels))
-        labels = canonical([labels[i] for i in order])
-    metrics = score_sampled(features, labels, scored)
-    return Clusters(settings.method, labels, metrics, found.tried)
+        order = generator(seed, "clusters", "permuted").permutation(len(placed))
+        placed = [placed[i] for i in order]
+    labels = canonical(placed)
+    numbers = dict(zip(placed, labels, strict=True))
+    names = {found.paths[name]: number for name, number in numbers.items()}
+    kin = {(found.paths[a], found.paths[b]): alike for (a, b), alike in found.kin.items()}
+    return Clusters(
+        settings.method,
+        labels,
+        score_sampled(features, labels, scored),
+        found.tried,
+        first=found.first,
+        paths=tuple(sorted(names, key=lambda path: names[path])),
+        kin=number_kin(kin, names),
+    )
 
 
 @dataclass(frozen=True)

@@ -10,18 +10,23 @@ the only part that is reliable, and decides.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
 from atlas.config.plan import FingerprintSettings
+from atlas.ops.clustering.clusters import Floats
+from atlas.ops.clustering.gain import part_affinities
 from atlas.ops.graph.affinity import unit_rows
 from atlas.ops.sketch import pca
 from atlas.runs.seeds import generator
 
 Sketches = Mapping[str, Tensor]
 """One client's fingerprint as sent: [folds, width] by part and part/head."""
+
+Centre = Mapping[str, Tensor]
+"""What clients share, by part and fold [1, folds, width]."""
 
 LEAST_RELIABLE = 0.05
 """No part is dropped altogether: with clients that are all alike, all parts are noise."""
@@ -44,6 +49,11 @@ class PartFacts:
     weight: float
     spread: float
 
+    @property
+    def scale(self) -> float:
+        """What differences are multiplied by; nothing where there are none."""
+        return self.weight / self.spread if self.spread > 0 else 0.0
+
 
 @dataclass(frozen=True)
 class Prints:
@@ -57,6 +67,8 @@ class Prints:
         halves: The same features from odd and from even folds alone, before PCA; none where there
             are so many clients that only a sample of them is judged.
         resamples: The same features from folds drawn with replacement; likewise.
+        folds: Gradients by part and fold [n, folds, width], neither centred nor weighed; likewise.
+        origin: What the whole federation shares, where these are some of its clients.
     """
 
     clients: tuple[str, ...]
@@ -65,6 +77,37 @@ class Prints:
     parts: dict[str, PartFacts]
     halves: tuple[Tensor, ...]
     resamples: tuple[Tensor, ...]
+    folds: Mapping[str, Tensor] = field(default_factory=dict)
+    origin: Centre | None = None
+
+    @property
+    def centre(self) -> Centre:
+        """What these clients share."""
+        return {name: rows.mean(0, keepdim=True) for name, rows in self.folds.items()}
+
+    def gradients(self, centre: Centre) -> Floats:
+        """Folds of all parts side by side [n, folds, d], in units of what tells clients apart.
+
+        Args:
+            centre: What they are measured from; a part that it does not have is measured from what
+                these clients share.
+        """
+        parts = []
+        for name, rows in self.folds.items():
+            facts, shared = self.parts[name], centre.get(name, rows.mean(0, keepdim=True))
+            parts.append((rows - shared) * facts.scale)
+        joined: Floats = torch.cat(parts, dim=2).cpu().numpy()
+        return joined
+
+    def agreement(self) -> float | None:
+        """How far two clients want the same, 0 to 1; None if there are not two.
+
+        Centred, two clients are opposite whatever they are; their gradients as they are tell.
+        """
+        if len(self.clients) != 2 or not self.folds:
+            return None
+        nothing = {name: torch.zeros_like(rows[:1]) for name, rows in self.folds.items()}
+        return float(part_affinities(self.gradients(nothing), (0, 1))[0, 1])
 
     @property
     def reliability(self) -> float:
@@ -123,6 +166,7 @@ def compare_prints(
             unit_rows(_join(folds, facts, [list(even)] * len(clients))),
         ),
         resamples=tuple(unit_rows(_join(folds, facts, draw)) for draw in draws),
+        folds=folds,
     )
 
 
@@ -173,8 +217,7 @@ def _join(
     parts = []
     for name, value in folds.items():
         rows = torch.stack([value[i, pick].sum(0) for i, pick in enumerate(picks)])
-        scale = facts[name].weight / facts[name].spread if facts[name].spread > 0 else 0.0
-        parts.append(_centred(rows) * scale)
+        parts.append(_centred(rows) * facts[name].scale)
     return torch.cat(parts, dim=1)
 
 

@@ -89,7 +89,7 @@ def compare_many(
     facts = {name: sums.facts(part) for name, part in parts.items()}
     scale = torch.zeros_like(sums.odd)
     for name, part in parts.items():
-        scale[part] = facts[name].weight / facts[name].spread if facts[name].spread > 0 else 0.0
+        scale[part] = facts[name].scale
     spread = scale[:, None] * sums.covariance() * scale
     directions, explained = _principal(spread, min(dims, n - 1))
     mean, turn = (sums.odd + sums.even) / n, scale[:, None] * directions

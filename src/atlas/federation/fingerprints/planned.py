@@ -23,9 +23,13 @@ from atlas.federation.fingerprints.clusters_sampled import (
     stack_sketches,
 )
 from atlas.federation.fingerprints.compare import Prints, Sketches, compare_prints
+from atlas.federation.fingerprints.tree import Kin, describe_tree
 from atlas.federation.strategies.base import View
 from atlas.federation.strategies.relations import affinity, neighbours
 from atlas.ops.clustering.clusters import purity
+
+MOST_NAMED = 5
+"""Clients named in a warning; the rest is counted."""
 
 LARGEST_LOGGED = 64
 """Square matrices are written into the events up to this many clients."""
@@ -52,6 +56,16 @@ class CohortPlan:
         rows = dict(zip(self.prints.clients, self.prints.features, strict=True))
         nothing = torch.zeros_like(self.prints.features[0])
         return torch.stack([rows.get(client, nothing) for client in clients])
+
+    @property
+    def kin(self) -> Kin:
+        """Factors on edges between clusters that were one."""
+        return {} if self.clusters is None else self.clusters.kin
+
+    @property
+    def agreement(self) -> float | None:
+        """How far the clients want the same, where just two are known."""
+        return None if self.prints is None else self.prints.agreement()
 
     def labels(self, clients: Sequence[str]) -> tuple[int, ...] | None:
         """Clusters in the order of `clients`; one that is not known is alone."""
@@ -136,6 +150,7 @@ def describe_planned(planned: CohortPlan, view: View, cohort: str) -> dict[str, 
     if planned.clusters is not None:
         entry["clusters"] = describe_clusters(planned.clusters, own)
         warnings += cluster_warnings(planned.clusters, own)
+        warnings += size_warnings(planned.clusters, prints.clients)
     if len(prints.clients) == len(view.clients) <= LARGEST_LOGGED:
         entry |= {"affinity": affinity(view).tolist(), "neighbours": neighbours(view).tolist()}
     return entry | {"warnings": warnings}
@@ -152,6 +167,9 @@ def describe_clusters(clusters: Clusters, tasks: Sequence[str]) -> dict[str, obj
         "silhouette": metrics.silhouette if judged else None,
         **clusters.compared(tasks),
         "tried": [describe(split) for split in clusters.tried],
+        "first": clusters.first,
+        "tree": describe_tree(clusters.paths) if clusters.paths else None,
+        "kin": [[one, two, alike] for (one, two), alike in sorted(clusters.kin.items())],
     }
 
 
@@ -161,3 +179,40 @@ def cluster_warnings(clusters: Clusters, tasks: Sequence[str]) -> list[str]:
     if min(mean, weighted) >= PURE:
         return []
     return [f"clusters hold several tasks: purity {mean:.2f}, by size {weighted:.2f}, below {PURE}"]
+
+
+def size_warnings(clusters: Clusters, clients: Sequence[str]) -> list[str]:
+    """Who has nobody, or one other, to learn from, and what that means for it."""
+    members: dict[int, list[str]] = {}
+    for client, label in zip(clients, clusters.labels, strict=True):
+        members.setdefault(label, []).append(client)
+    if len(clients) < 2:
+        return []
+    kin = {number for pair, alike in clusters.kin.items() if alike > 0 for number in pair}
+    alone = [own[0] for label, own in members.items() if len(own) == 1 and label not in kin]
+    near = [own[0] for label, own in members.items() if len(own) == 1 and label in kin]
+    pairs = [one for own in members.values() if len(own) == 2 for one in own]
+    found = []
+    if alone:
+        found.append(
+            f"alone in a cluster: {named(alone)}; nobody's adapter is mixed into theirs, so the "
+            "federation gives them nothing that training alone would not (relation.singletons="
+            "joined gives them their nearest, whom they resemble little)"
+        )
+    if near:
+        found.append(
+            f"alone in a part of a cluster: {named(near)}; they learn from the other parts alone, "
+            "by what they have in common"
+        )
+    if pairs:
+        found.append(
+            f"in a cluster of two: {named(pairs)}; each has one other to learn from, and the noise "
+            "of both is halved at best"
+        )
+    return found
+
+
+def named(clients: Sequence[str]) -> str:
+    """The first few of them by name, the others counted."""
+    more = len(clients) - MOST_NAMED
+    return ", ".join(clients[:MOST_NAMED]) + (f" and {more} more" if more > 0 else "")

@@ -101,14 +101,14 @@ def take_print(
     totals: dict[tuple[Part, str], Tensor] = {}
     written: dict[tuple[Part, str], list[Tensor]] = {}
     for fold in folds:
-        for key, gradient in _fold_gradients(store, stack, fold, weights, settings).items():
+        for key, gradient in fold_gradients(store, stack, fold, weights, settings).items():
             flat = gradient.flatten()
             totals[key] = totals[key] + flat if key in totals else flat
-            written.setdefault(key, []).append(_sketched(flat, key[1], settings.sketch, seed))
+            written.setdefault(key, []).append(sketch_layer(flat, key[1], settings.sketch, seed))
     norms: dict[str, dict[str, float]] = {part: {} for part in settings.parts}
     for (part, layer), total in totals.items():
         norms[part][layer] = float(total.norm())
-    sketches = _assemble(written, norms, settings)
+    sketches = join_layers(written, norms, settings)
     return Print(sketches, norms, sum(len(fold) for fold in folds))
 
 
@@ -148,7 +148,7 @@ def objective(part: Part, outcome: Outcome, classes: int) -> Tensor:
     return outcome.losses / outcome.counts.clamp_min(1)
 
 
-def _fold_gradients(
+def fold_gradients(
     store: ExampleStore,
     stack: Stack,
     fold: Rows,
@@ -187,14 +187,14 @@ def _is_head_weight(name: str) -> bool:
     return is_head_weight(name)
 
 
-def _sketched(flat: Tensor, layer: str, width: int, seed: int) -> Tensor:
+def sketch_layer(flat: Tensor, layer: str, width: int, seed: int) -> Tensor:
     """A layer's gradient as it is sent; layers have sketches of their own in the same buckets."""
     if not width:
         return flat
     return count_sketch(flat, width, int(generator(seed, "sketch", layer).integers(2**63)))
 
 
-def _assemble(
+def join_layers(
     written: Mapping[tuple[Part, str], list[Tensor]],
     norms: Mapping[str, Mapping[str, float]],
     settings: FingerprintSettings,

@@ -282,6 +282,8 @@ def view_of(plan: RunPlan, state: ServerState, cohort: Cohort, number: int) -> V
         norms=cache(partial(change_norms, cohort)),
         signatures=known_signatures(state.signatures, clients),
         relevance=plan.relevance,
+        kin=planned.kin,
+        agreement=planned.agreement,
     )
 
 

@@ -6,8 +6,8 @@ The file defines a `Strategy` and passes it to `register`; the line imports the 
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
 from typing import Literal
 
 import torch
@@ -38,6 +38,8 @@ class View:
         round: Round number, from 1.
         features: Fingerprints [n, d], unit rows, float64; a zero row where a client sent none.
         clusters: Cluster of each client.
+        kin: Factors on edges between clusters that were one, by the numbers of both.
+        agreement: How far the clients want the same, 0 to 1, where just two are known.
         settings: How affinities are made.
         norms: Measures how much each client's adapter changes the model: the norm of its dW [n],
             float64. Work that few relations need, so it is done when one asks.
@@ -56,6 +58,8 @@ class View:
     norms: Callable[[], Tensor] | None = None
     signatures: Tensor | None = None
     relevance: RelevanceSettings = RelevanceSettings()
+    kin: Mapping[tuple[int, int], float] = field(default_factory=dict)
+    agreement: float | None = None
 
 
 Relation = Callable[[View], Tensor | SharedRows]

@@ -8,7 +8,9 @@ and time in proportion to their square, and mixing with it even more.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections import Counter
+from collections.abc import Callable, Mapping
 from functools import partial, wraps
 
 import scipy
@@ -32,7 +34,13 @@ from atlas.ops.graph.affinity import (
     within,
     without_self,
 )
-from atlas.ops.graph.neighbours import PAIRS, connect_lonely, near_edges, pair_tempered
+from atlas.ops.graph.neighbours import (
+    PAIRS,
+    connect_lonely,
+    near_edges,
+    nearest_gap,
+    pair_tempered,
+)
 from atlas.ops.graph.sparse_rows import (
     LARGEST_DENSE,
     Edges,
@@ -61,14 +69,51 @@ def affinity(view: View) -> Tensor:
     features = _features(view)
     found = AFFINITIES[view.settings.affinity](features, alpha_of(view))
     known = features.square().sum(1) > 0
+    if says_nothing_centred(view):
+        found = torch.full_like(found, float(view.agreement or 0.0)).fill_diagonal_(1.0)
     identity = torch.eye(len(features), dtype=found.dtype, device=found.device)
     return torch.where(known[:, None] & known, found, identity)
 
 
+def says_nothing_centred(view: View) -> bool:
+    """Whether cosines of features tell nothing: centred, two clients are opposite whatever they do.
+
+    What the two want is compared as it is instead. Runs from before that keep what they had.
+    """
+    settings = view.settings
+    two = view.agreement is not None and int((_features(view).square().sum(1) > 0).sum()) == 2
+    return settings.affinity == "cosine" and settings.scale != "unit" and two
+
+
 def alpha_of(view: View) -> float:
-    """The alpha of the settings, or one to begin with where clients choose."""
-    alpha = view.settings.alpha
-    return START_ALPHA if isinstance(alpha, str) else alpha
+    """What squared distances are multiplied by: alpha, in units of the scale.
+
+    Where clients choose alpha, it is one to begin with.
+    """
+    alpha, settings = view.settings.alpha, view.settings
+    own = START_ALPHA if isinstance(alpha, str) else alpha
+    if settings.affinity != "rbf" or settings.scale == "unit":
+        return own
+    return own / distance_unit(view)
+
+
+def distance_unit(view: View) -> float:
+    """The squared distance that alpha counts in: the median to the nearest other, over ln m.
+
+    m is how many a client may have edges to. A client twice as far as the nearest then counts
+    1 / m of it: all strangers together count about as much as one that is alike, however many
+    tasks there are.
+    """
+    clusters, features = view.clusters, _features(view)
+    among = len(view.clients)
+    if clusters is not None and view.settings.cross == 0:
+        among = max(Counter(clusters).values())
+    return nearest_gap(features) / max(1.0, math.log(among))
+
+
+def kin_of(view: View) -> Mapping[tuple[int, int], float]:
+    """Factors on edges between clusters that were one, unless the settings keep these apart."""
+    return view.kin if view.settings.siblings == "affinity" else {}
 
 
 def neighbours(view: View) -> Tensor:
@@ -77,7 +122,7 @@ def neighbours(view: View) -> Tensor:
     whole = without_self(affinity(view))
     edges = whole
     if view.clusters is not None:
-        edges = within(edges, view.clusters, settings.cross)
+        edges = within(edges, view.clusters, settings.cross, kin_of(view))
     if settings.nearest is not None:
         edges = nearest(edges, settings.nearest)
     edges = symmetrise(edges)
@@ -178,7 +223,9 @@ def sparse_neighbours(view: View) -> Edges:
     if features is None or settings.nearest is None:
         raise ValueError("sparse neighbours need fingerprints and a number of neighbours")
     alike = partial(PAIRS[settings.affinity], alpha_of(view))
-    near = near_edges(features, view.clusters, settings.nearest, settings.cross, alike)
+    near = near_edges(
+        features, view.clusters, settings.nearest, settings.cross, alike, kin_of(view)
+    )
     edges = sparse.symmetrise(near)
     if settings.singletons == "joined":
         edges = connect_lonely(edges, features, alike)

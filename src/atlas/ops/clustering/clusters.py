@@ -5,7 +5,7 @@ partition depends on who the clients are and not on the order in which they are 
 
 scikit-learn is imported where it is called: it takes 50 MB, and most runs never group anybody.
 
-Of very many clients a sample is grouped, and `extend_labels` places all others.
+Of very many clients a sample is grouped, and `extend_groups` places all others.
 """
 
 from __future__ import annotations
@@ -166,7 +166,7 @@ JUDGED = 2000
 """Most clients by whom a partition is scored: a silhouette compares all pairs."""
 
 
-def extend_labels(
+def extend_groups(
     features: Floats | Tensor, sample: Sequence[int], labels: Sequence[int], seed: int
 ) -> Labels:
     """Group everybody by k-means in mini-batches that begins at the groups of a sample.
@@ -180,13 +180,13 @@ def extend_labels(
         seed: Of the mini-batches.
 
     Returns:
-        A group for each client [n].
+        A group for each client [n], by the names that `labels` have.
     """
     points, found = as_points(features), np.asarray(labels)
     names, counts = np.unique(found, return_counts=True)
     usable = names[counts > 1] if (counts > 1).any() else names
     if len(usable) == 1:
-        return (0,) * len(points)
+        return (int(usable[0]),) * len(points)
     rows = points[np.asarray(sample)]
     centres = np.stack([rows[found == name].mean(0) for name in usable])
     # Sorted by value, so that mini-batches do not depend on the order clients are listed in.
@@ -204,7 +204,14 @@ def extend_labels(
     )
     placed = np.empty(len(points), dtype=np.int64)
     placed[order] = model.fit_predict(points[order])
-    return canonical(placed.tolist())
+    return tuple(usable[placed].tolist())
+
+
+def extend_labels(
+    features: Floats | Tensor, sample: Sequence[int], labels: Sequence[int], seed: int
+) -> Labels:
+    """The same, groups numbered in order of first appearance; see `extend_groups`."""
+    return canonical(extend_groups(features, sample, labels, seed))
 
 
 def score_sampled(features: Floats | Tensor, labels: Labels, seed: int) -> KMetrics:

@@ -10,7 +10,7 @@ Symmetrising comes before row-normalising: the other way round rows would no lon
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -64,10 +64,27 @@ def symmetrise(affinity: Tensor) -> Tensor:
     return (affinity + affinity.T) / 2
 
 
-def within(affinity: Tensor, labels: Sequence[object], cross: float = 0.0) -> Tensor:
-    """Keep edges inside groups; edges across are multiplied by `cross`."""
-    same = torch.tensor([[one == two for two in labels] for one in labels])
-    return torch.where(same.to(affinity.device), affinity, affinity * cross)
+def within(
+    affinity: Tensor,
+    labels: Sequence[object],
+    cross: float = 0.0,
+    kin: Mapping[tuple[int, int], float] | None = None,
+) -> Tensor:
+    """Keep edges inside groups; edges across are multiplied by `cross`.
+
+    Args:
+        affinity: Edges.
+        labels: Group of each client.
+        cross: Factor on edges between groups.
+        kin: Larger factors on edges between some pairs of groups, either way round.
+    """
+    factors: dict[tuple[object, object], float] = dict(kin or {})
+    factors |= {(two, one): factor for (one, two), factor in factors.items()}
+    rows = [
+        [1.0 if one == two else max(cross, factors.get((one, two), 0.0)) for two in labels]
+        for one in labels
+    ]
+    return affinity * torch.tensor(rows, dtype=affinity.dtype, device=affinity.device)
 
 
 def connect_singletons(affinity: Tensor, whole: Tensor) -> Tensor:

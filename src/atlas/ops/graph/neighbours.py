@@ -18,8 +18,10 @@ import scipy
 import torch
 from torch import Tensor
 
+from atlas.ops.clustering.clusters import Floats
 from atlas.ops.graph.affinity import unit_rows
 from atlas.ops.graph.sparse_rows import Edges, Places, tidy
+from atlas.ops.sketch import FLAT
 
 LEAF = 1024
 """Points among which the search is exact."""
@@ -164,12 +166,30 @@ PAIRS: Mapping[str, Callable[[float, Tensor, Tensor], Tensor]] = {
 """Affinities that fall with distance, so that the nearest are the most alike."""
 
 
-def near_edges(
+def nearest_gap(features: Tensor) -> float:
+    """The median over clients of the squared distance to the nearest other, of unit features.
+
+    It is the size of a difference between clients that are alike, however many others there are:
+    the median over all pairs would be that of strangers as soon as there are three tasks. Unknown
+    clients, rows of zeros, do not count; 1 where nobody has another, or everybody an equal.
+    """
+    unit = unit_rows(features)
+    known = unit[unit.square().sum(1) > 0]
+    near = nearest_points(known, 1)
+    if near.numel() == 0:
+        return 1.0
+    gaps = (known - known[near[:, 0]]).square().sum(1)
+    median = float(gaps.median())
+    return median if median > FLAT else 1.0
+
+
+def near_edges(  # noqa: PLR0913
     features: Tensor,
     labels: Sequence[int] | None,
     count: int,
     cross: float,
     alike: Callable[[Tensor, Tensor], Tensor],
+    kin: Mapping[tuple[int, int], float] | None = None,
 ) -> Edges:
     """Every client's `count` strongest edges, before they are made symmetric.
 
@@ -179,19 +199,21 @@ def near_edges(
         count: Edges kept of each client; of equals, the earlier client's.
         cross: Factor on edges between groups.
         alike: Affinity of unit rows, pair by pair.
+        kin: Larger factors on edges between some pairs of groups, either way round.
 
     Returns:
         Sparse [n, n], zero diagonal.
     """
     unit = unit_rows(features)
     groups = None if labels is None else np.asarray(labels)
-    one, two = _candidates(unit, groups, count + SPARE, across=cross > 0)
+    across = [] if groups is None else _families(groups, kin or {}, cross)
+    one, two = _candidates(unit, groups, count + SPARE, across)
     # A split of nothing is one part of nothing.
     parts = zip(torch.split(one, CHUNK), torch.split(two, CHUNK), strict=True)
     value = torch.cat([alike(unit[i], unit[j]) for i, j in parts])
     i, j, strength = one.cpu().numpy(), two.cpu().numpy(), value.cpu().numpy()
     if groups is not None:
-        strength = np.where(groups[i] == groups[j], strength, strength * cross)
+        strength = strength * _factors(groups, kin or {}, cross)(groups[i], groups[j])
     order = np.lexsort((j, -strength, i))
     i, j, strength = i[order], j[order], strength[order]
     first = np.searchsorted(i, i)
@@ -221,15 +243,48 @@ def connect_lonely(
     return tidy(edges.maximum(added.maximum(added.T)))
 
 
-def _candidates(unit: Tensor, groups: Places | None, count: int, *, across: bool) -> Pairs:
-    """Pairs that may be among the nearest, each once: within groups, and across if wanted."""
+def _factors(
+    groups: Places, kin: Mapping[tuple[int, int], float], cross: float
+) -> Callable[[Places, Places], Floats]:
+    """What edges between two groups count, for arrays of both."""
+    names = np.unique(groups)
+    table = np.full((len(names), len(names)), cross)
+    np.fill_diagonal(table, 1.0)
+    place = {int(name): number for number, name in enumerate(names)}
+    for (a, b), factor in kin.items():
+        if a in place and b in place:
+            one, two = place[a], place[b]
+            table[one, two] = table[two, one] = max(cross, factor)
+
+    def look_up(one: Places, two: Places) -> Floats:
+        found: Floats = table[np.searchsorted(names, one), np.searchsorted(names, two)]
+        return found
+
+    return look_up
+
+
+def _families(
+    groups: Places, kin: Mapping[tuple[int, int], float], cross: float
+) -> list[frozenset[int]]:
+    """Sets of groups that have edges between them: every two that are kin, and all."""
+    found = [frozenset(pair) for pair, factor in kin.items() if factor > 0]
+    # Kin are looked for by themselves: of all others, strangers who count less may be nearer.
+    return [*found, frozenset(np.unique(groups).tolist())] if cross > 0 else found
+
+
+def _candidates(
+    unit: Tensor, groups: Places | None, count: int, across: Sequence[frozenset[int]]
+) -> Pairs:
+    """Pairs that may be among the nearest, each once: within groups, and across some of them."""
     known = torch.nonzero(unit.square().sum(1) > 0).flatten()
-    parts = [known] if groups is None or across else []
+    parts = [known] if groups is None else []
     if groups is not None:
         own = groups[known.cpu().numpy()]
         order = np.argsort(own, kind="stable")
         cuts = np.nonzero(np.diff(own[order]))[0] + 1
-        parts += [known[torch.from_numpy(part).to(known.device)] for part in np.split(order, cuts)]
+        chosen = [*np.split(order, cuts)]
+        chosen += [np.nonzero(np.isin(own, list(family)))[0] for family in across]
+        parts += [known[torch.from_numpy(part).to(known.device)] for part in chosen]
     found = []
     for members in parts:
         near = nearest_points(unit[members], count)

@@ -123,12 +123,22 @@ def tried_figure(clusters: Mapping[str, Any]) -> Figure:
         axes.set_xlabel("k")
     keys = [
         _dot("more than chance", TRIED),
-        _dot("not a real split", "white"),
+        _dot("not a split that is kept", "white"),
         Line2D([], [], label="share needed", color=NEEDED, linestyle=":"),
-        Line2D([], [], label=f"chosen, k = {clusters['k']}", color=CHOSEN, linestyle="--"),
+        Line2D([], [], label=_chosen_words(clusters), color=CHOSEN, linestyle="--"),
     ]
     figure.legend(handles=keys, loc="outside lower center", ncols=len(keys), frameon=False)
     return figure
+
+
+def chosen_k(clusters: Mapping[str, Any]) -> int:
+    """The k tried that the clusters are, or began from before some were split again."""
+    return int(clusters.get("first") or clusters["k"])
+
+
+def _chosen_words(clusters: Mapping[str, Any]) -> str:
+    first, k = chosen_k(clusters), clusters["k"]
+    return f"chosen, k = {k}" if first == k else f"chosen, k = {first}, then split into {k}"
 
 
 def _dot(label: str, fill: str) -> Line2D:
@@ -138,14 +148,15 @@ def _dot(label: str, fill: str) -> Line2D:
 
 
 def draw_tried(axes: Axes, clusters: Mapping[str, Any], key: str) -> None:
-    """One measure over k; splits that chance alone could have made are hollow."""
+    """One measure over k; splits that are chance, or by which nobody gains, are hollow."""
     tried = sorted(clusters["tried"], key=lambda row: int(row["k"]))
     ks = [row["k"] for row in tried]
-    axes.axvline(clusters["k"], color=CHOSEN, linestyle="--", linewidth=1.3)
+    axes.axvline(chosen_k(clusters), color=CHOSEN, linestyle="--", linewidth=1.3)
     axes.plot(ks, _column(tried, key), color=TRIED, linewidth=1.2)
     if key == "share":
         axes.plot(ks, _column(tried, "needed"), color=NEEDED, linestyle=":", linewidth=1.5)
-    fills = ["white" if row.get("real") is False else TRIED for row in tried]
+    left = [False in (row.get("real"), row.get("useful")) for row in tried]
+    fills = ["white" if out else TRIED for out in left]
     axes.scatter(ks, _column(tried, key), c=fills, edgecolors=TRIED, s=38, zorder=3)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.tick_params(labelbottom=True)

@@ -74,26 +74,52 @@ def parts_text(planned: Mapping[str, Any]) -> str:
 
 
 def tried_table(clusters: Mapping[str, Any]) -> Table:
-    """One row per k tried, the chosen one in bold and with a star."""
+    """One row per k tried, with a star where the split is the partition in use.
+
+    Where clusters were split again, none of the rows is: the one that it began from has a plus.
+    """
     table = Table(title="splits tried", title_justify="left", box=SIMPLE_HEAD, padding=(0, 0))
-    for column in ("k", "silhouette", "DB", "CH", "score", "stability", "real"):
+    for column in ("k", "silhouette", "DB", "CH", "score", "stability", "real", "useful"):
         table.add_column(column, justify="right", no_wrap=True)
     keys = ("silhouette", "davies_bouldin", "calinski_harabasz", "score", "stability")
     for row in clusters["tried"]:
-        chosen = row["k"] == clusters["k"]
+        mark = tried_mark(clusters, row["k"])
         table.add_row(
-            f"{'*' if chosen else ''}{row['k']}",
+            f"{mark}{row['k']}",
             *(_figure(row.get(key)) for key in keys),
-            {True: "yes", False: "no"}.get(row.get("real"), ""),
-            style="bold" if chosen else None,
+            *({True: "yes", False: "no"}.get(row.get(key), "") for key in ("real", "useful")),
+            style="bold" if mark else None,
         )
     return table
+
+
+def tried_mark(clusters: Mapping[str, Any], k: int) -> str:
+    """`*` beside the k in use, `+` beside the one whose clusters were split again.
+
+    Plans that were written before `first` was have a star where the numbers are the same.
+    """
+    first = clusters.get("first", clusters["k"])
+    if k != first:
+        return ""
+    return "*" if first == clusters["k"] else "+"
 
 
 def clusters_text(clusters: Mapping[str, Any]) -> str:
     """How many clusters there are and how far they stand apart."""
     apart = _figure(clusters.get("silhouette"))
-    return f"clusters by {clusters['method']}, k = {clusters['k']}, silhouette {apart}"
+    told = f"clusters by {clusters['method']}, k = {clusters['k']}, silhouette {apart}"
+    first = clusters.get("first")
+    if first is None or first == clusters["k"]:
+        return told
+    kin = [f"{one} and {two} have {_figure(alike)}" for one, two, alike in clusters["kin"]]
+    common = f"; in common, of 1: {', '.join(kin)}" if kin else ""
+    return f"{told}\n  in use: the {first} of + split again, {tree_text(clusters['tree'])}{common}"
+
+
+def tree_text(tree: Sequence[Any]) -> str:
+    """Clusters by number, parts of one cluster in brackets."""
+    parts = (f"[{tree_text(p)}]" if isinstance(p, list) else str(p) for p in tree)
+    return " ".join(parts)
 
 
 def cluster_table(clusters: Mapping[str, Any]) -> Table:

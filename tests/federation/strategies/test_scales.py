@@ -1,0 +1,109 @@
+"""Affinities that keep their contrast from two tasks to thirty, and edges between parts."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from atlas.config.plan import RelationSettings
+from atlas.federation.strategies.base import View
+from atlas.federation.strategies.relations import affinity, neighbours, sparse_neighbours
+from atlas.ops.graph.affinity import unit_rows, within
+from atlas.ops.graph.neighbours import nearest_gap
+
+EACH, WIDTH = 3, 64
+TASKS = (2, 3, 10, 30)
+
+
+def features_of(tasks, noise, seed=0):
+    """Centred fingerprints of three clients a task, unit rows."""
+    draw = torch.Generator().manual_seed(seed)
+    basis = torch.randn(WIDTH, tasks, generator=draw, dtype=torch.float64)
+    means = torch.linalg.qr(basis)[0].T.repeat_interleave(EACH, 0)
+    own = torch.randn(len(means), WIDTH, generator=draw, dtype=torch.float64) / WIDTH**0.5
+    rows = means + noise * own
+    return unit_rows(rows - rows.mean(0))
+
+
+def view_of(features, clusters=None, **settings):
+    n = len(features)
+    return View(
+        clients=tuple(f"c{i}" for i in range(n)),
+        examples=torch.ones(n, dtype=torch.float64),
+        tasks=tuple(f"t{i // EACH}" for i in range(n)),
+        round=1,
+        features=features,
+        clusters=clusters,
+        settings=RelationSettings(**{"nearest": None, **settings}),
+    )
+
+
+def strangers(view):
+    """Largest share of a row that clients of other tasks hold."""
+    shares = neighbours(view)
+    task = torch.arange(len(shares)) // EACH
+    return float((shares * (task[:, None] != task)).sum(1).mean())
+
+
+@pytest.mark.parametrize("noise", [0.4, 0.6, 0.8])
+@pytest.mark.parametrize("tasks", TASKS)
+def test_strangers_count_little_at_any_number_of_tasks(tasks, noise):
+    features = features_of(tasks, noise)
+    assert strangers(view_of(features)) < 0.15
+    # As before: the more tasks, the more a row belongs to strangers.
+    before = strangers(view_of(features, scale="unit"))
+    assert before > (0.6 if tasks >= 10 else strangers(view_of(features)))
+
+
+@pytest.mark.parametrize("tasks", TASKS)
+def test_cosines_find_their_own_at_any_number_of_tasks(tasks):
+    view = view_of(features_of(tasks, 0.6), affinity="cosine", nearest=2)
+    assert strangers(view) < 0.02
+    assert bool((neighbours(view).diagonal() == 0).all()), "nobody is left without neighbours"
+
+
+@pytest.mark.parametrize(("agreement", "wanted"), [(0.9, 1.0), (0.0, 0.0)])
+def test_a_cosine_of_two_clients_is_of_what_they_want(agreement, wanted):
+    features = torch.tensor([[1.0, 0.0], [-1.0, 0.0]], dtype=torch.float64)
+    view = replace(view_of(features, affinity="cosine"), agreement=agreement)
+    assert float(affinity(view)[0, 1]) == agreement
+    assert float(neighbours(view)[0, 1]) == wanted
+    former = replace(view, settings=RelationSettings(affinity="cosine", scale="unit"))
+    assert torch.equal(neighbours(former), torch.eye(2, dtype=torch.float64))
+    assert float(neighbours(view_of(features))[0, 1]) == 1.0, "rbf has always mixed the two"
+
+
+def test_the_unit_is_the_median_to_the_nearest():
+    line = torch.tensor([0.0, 0.1, 0.3, 0.6, 1.0], dtype=torch.float64)
+    rows = torch.stack([line.cos(), line.sin()], dim=1)
+    near = sorted(float(4 * torch.sin(torch.tensor(d / 2)) ** 2) for d in (0.1, 0.1, 0.2, 0.3, 0.4))
+    assert nearest_gap(rows) == pytest.approx(near[2], rel=1e-6)
+    assert nearest_gap(torch.cat([rows, torch.zeros(3, 2)])) == pytest.approx(near[2], rel=1e-6)
+    assert nearest_gap(rows[:1]) == 1.0
+    assert nearest_gap(rows[:1].expand(4, 2)) == 1.0
+
+
+def test_parts_of_one_cluster_keep_edges_by_what_they_have_in_common():
+    features = features_of(2, 0.6)
+    clusters, kin = (0, 0, 1, 2, 2, 2), {(0, 1): 0.5}
+    view = replace(view_of(features, clusters), kin=kin)
+    whole = affinity(view)
+    shares = neighbours(view)
+    assert float(shares[2, 0]) > 0 and float(shares[2, 3]) == 0.0
+    wanted = 0.5 * whole[0, 2] / (whole[0, 1] + 0.5 * whole[0, 2])
+    assert float(shares[0, 2]) == pytest.approx(float(wanted), rel=1e-10)
+    apart = replace(view, settings=view.settings.model_copy(update={"siblings": "apart"}))
+    assert float(neighbours(apart)[2, 2]) == 1.0, "without kin, the third has nobody"
+    assert torch.equal(within(whole, clusters, 0.8, {(1, 0): 0.5})[0, 2], 0.8 * whole[0, 2])
+
+
+@pytest.mark.parametrize("cross", [0.0, 0.2])
+def test_sparse_edges_between_parts_are_those_of_the_matrix(cross):
+    features = features_of(30, 0.6)
+    clusters = tuple(i // 9 if i < 45 else 5 + i // 18 for i in range(90))
+    kin = {(0, 1): 0.7, (2, 3): 0.4, (0, 99): 1.0}
+    view = replace(view_of(features, clusters, nearest=4, cross=cross), kin=kin)
+    dense, found = neighbours(view), sparse_neighbours(view)
+    assert torch.allclose(torch.from_numpy(found.toarray()), dense, atol=1e-12)
+    alone = neighbours(replace(view, kin={}))
+    assert not torch.allclose(alone, dense)
