@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import re
 import statistics
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -17,16 +17,12 @@ from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.ticker import MaxNLocator
 
+from atlas.report.colours import PALETTE as PALETTE
+from atlas.report.read.log import Events
 from atlas.runs.folder import RunFolder
 
 Line = TypeVar("Line", str, int)
-Events = Sequence[Mapping[str, Any]]
 
-PALETTE = (
-    "#2563a8", "#c2410c", "#2e8b57", "#7c3aed", "#a16207",
-    "#0e8a9c", "#be185d", "#475569", "#6b3f1d", "#5f7a0c",
-)  # fmt: skip
-"""Dark enough to be read as text on white."""
 DPI = 110
 EDGE = 0.08
 """Inches left free around axes."""

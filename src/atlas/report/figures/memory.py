@@ -8,8 +8,8 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from atlas.report.colours import PHASES
 from atlas.report.figures.drawing import DPI, PALETTE, Events, new_figure, quiet
-from atlas.report.figures.grokking import PHASE_COLOURS
 from atlas.runs.events import read_events
 from atlas.runs.folder import RunFolder, read_summary
 
@@ -126,7 +126,7 @@ def _bands(axes: Axes, phases: Sequence[Mapping[str, Any]], steps: int) -> None:
     for phase, end in zip(phases, ends, strict=True):
         name = phase["name"]
         label = None if name in named else f"phase: {name}"
-        axes.axvspan(phase["step"], end, color=PHASE_COLOURS[name], zorder=0, label=label)
+        axes.axvspan(phase["step"], end, color=PHASES[name][0], zorder=0, label=label)
         named.add(name)
 
 

@@ -29,7 +29,6 @@ from atlas.report.figures.rounds import plot_rounds
 from atlas.report.read.cohorts import (
     MOST_LISTED,
     PlannedCohort,
-    colour,
     read_planned,
     read_signed,
 )
@@ -166,7 +165,7 @@ def accuracy_figure(planned: PlannedCohort, events: Events) -> Figure | None:
     axes, names = figure.subplots(), planned.names()
     listed = list(lines)[:MOST_LISTED]
     for label, rounds in lines.items():
-        (line,) = axes.plot(list(rounds), list(rounds.values()), color=colour(label))
+        (line,) = axes.plot(list(rounds), list(rounds.values()), color=planned.colour(label))
         line.set(marker="o", markersize=3, label=names[label] if label in listed else None)
     score_axes(axes, "Clients of each cluster")
     figure.legend(loc="outside right upper", frameon=False, title="cluster", fontsize=8.5)

@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 
 from atlas.report.figures.drawing import DPI, new_figure, quiet
 from atlas.report.figures.run import ALONE, FEDERATED, MAJORITY
-from atlas.report.read.studies import Row, columns_of, distance_of, is_relation
+from atlas.report.read.studies import Row, columns_of, distance_of, is_relation, swept_keys
 from atlas.report.tables.runs import task_text
 
 CEILING = "#15803d"
@@ -42,16 +42,6 @@ def plot_study(folder: Path, result: Mapping[str, Any]) -> None:
     _arms_figure(result).savefig(plots / "arms.png", dpi=DPI)
     for key in swept_keys(result["rows"]):
         _sweep_figure(result, key).savefig(plots / f"sweep-{key}.png", dpi=DPI)
-
-
-def swept_keys(rows: Sequence[Row]) -> list[str]:
-    """The compared keys whose values are all numbers; the seed is not compared but averaged."""
-    # The name of an arm is a column as well; it is no number.
-    return [k for k in columns_of(rows[0]) if all(_is_number(columns_of(r)[k]) for r in rows)]
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _arms_figure(result: Mapping[str, Any]) -> Figure:

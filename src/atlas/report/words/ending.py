@@ -48,6 +48,8 @@ def _parts(folder: RunFolder, found: Mapping[str, Any]) -> Iterator[RenderableTy
 def places(folder: RunFolder, summary: Mapping[str, Any], config: RunConfig) -> dict[str, str]:
     """Where what a run left is, and the next command."""
     found = {"run folder": str(folder.path)}
+    if folder.report.exists():
+        found["report"] = f"{folder.report} (open it in a browser; it needs no network)"
     plots = sorted(path.name for path in folder.plots.glob("*.png"))
     if plots:
         found["plots"] = f"{folder.plots} ({', '.join(plots)})"
