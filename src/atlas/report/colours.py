@@ -10,12 +10,12 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 SLOTS = (
-    ("#0069a8", "#4fb3f2"),
-    ("#c24e00", "#ff9655"),
-    ("#00795c", "#3ccfa4"),
-    ("#a33b7c", "#f08cc4"),
-    ("#8a6500", "#ecc04a"),
-    ("#1d8cae", "#8fdcf0"),
+    ("#075dbd", "#4fb3f2"),
+    ("#c35b0f", "#ff9655"),
+    ("#02683a", "#3ccfa4"),
+    ("#9b0d71", "#f08cc4"),
+    ("#604d06", "#ecc04a"),
+    ("#018ba4", "#8fdcf0"),
     ("#4b3fa3", "#a99cff"),
     ("#3d4654", "#c3cbd6"),
     ("#8c1d40", "#f0758f"),

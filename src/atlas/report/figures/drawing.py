@@ -18,7 +18,7 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.ticker import MaxNLocator
 
 from atlas.report.colours import PALETTE as PALETTE
-from atlas.report.read.log import Events
+from atlas.report.read.log import Events as Events
 from atlas.runs.folder import RunFolder
 
 Line = TypeVar("Line", str, int)

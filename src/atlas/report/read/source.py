@@ -110,24 +110,25 @@ class _Reader:
     folder: RunFolder
     missing: list[str] = field(default_factory=list)
 
-    def text(self, path: Path, needed: str) -> str:
+    def text(self, path: Path, needed: str) -> str | None:
         try:
             return path.read_text(encoding="utf-8")
         except FileNotFoundError:
             self.missing.append(f"{path.name} is not there: {needed}.")
         except (OSError, ValueError) as error:
             self.missing.append(f"{path.name} cannot be read ({_reason(error)}): {needed}.")
-        return ""
+        return None
 
-    def mapping(self, path: Path, text: str, needed: str) -> dict[str, Any]:
+    def mapping(self, path: Path, text: str | None, needed: str) -> dict[str, Any]:
+        if text is None:
+            return {}
         try:
             found = yaml.safe_load(text) if path.suffix == ".yaml" else json.loads(text)
         except (yaml.YAMLError, ValueError, RecursionError):
             found = None
         if isinstance(found, dict):
             return found
-        if text:
-            self.missing.append(f"{path.name} is not what it should be: {needed}.")
+        self.missing.append(f"{path.name} is not what it should be: {needed}.")
         return {}
 
     def events(self) -> Events:
@@ -136,6 +137,8 @@ class _Reader:
         except InputError as error:
             self.missing.append(f"The log is missing, and with it all that happened: {error}.")
             return []
+        if not events and not damaged:
+            self.missing.append("events.jsonl is empty: nothing that happened is known.")
         if damaged:
             where = listed([f"line {number}" for number in damaged])
             self.missing.append(
@@ -200,7 +203,7 @@ def read_run(path: Path) -> RunSource:
         kind=_kind(config, summary, events),
         state=state,
         config=config,
-        config_text=text,
+        config_text=text or "",
         machine=machine,
         events=events,
         summary=summary,

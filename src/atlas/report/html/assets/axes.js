@@ -34,8 +34,12 @@
     }
   }
 
-  A.axisTicks = (axis, range, count) =>
-    axis.log ? A.logTicks(range[0], range[1], count) : A.ticks(range[0], range[1], count, axis.integer);
+  A.axisTicks = (axis, range, count) => {
+    const at = (many) => (axis.log ? A.logTicks(range[0], range[1], many)
+      : A.ticks(range[0], range[1], many, axis.integer));
+    const found = at(count);
+    return found.length > 1 ? found : at(count * 2);
+  };
 
   /** Both axes of a plot of values; returns where values lie. */
   A.plotArea = (svg, width, height, spec, ranges) => {

@@ -83,8 +83,8 @@ def state_section(run: RunSource) -> Section | None:
 def retrieval_section(run: RunSource) -> Section | None:
     """Answers with the own, an emptied and another's memory."""
     parts = {"retrieval": "masked words", "lookup": "sums that were stored"}
-    found = {words: (run.summary or {}).get(key) for key, words in parts.items()}
-    found = {words: own for words, own in found.items() if own}
+    summary = run.summary or {}
+    found = {words: summary[key] for key, words in parts.items() if summary.get(key)}
     if not found:
         return None
     names = {"own": "its own memory", "emptied": "an emptied one", "other": "another stream's"}

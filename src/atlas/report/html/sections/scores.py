@@ -90,28 +90,25 @@ def _clients_table(
     run: RunSource, summary: Mapping[str, Any], levels: dict[str, Any], alone: dict[str, float]
 ) -> Spec:
     scores, traffic = summary["score"]["clients"], summary["bytes"]["clients"]
-    columns = {"client": "text", "task": "text", "ranks": "text"}
+    columns = {"client": "text", "task": "text", summary["strategy"]: "score"}
+    columns |= {"alone": "score", "gain": "signed"} if alone else {}
     columns |= dict.fromkeys(levels, "score")
-    columns |= {"alone": "score"} if alone else {}
-    columns |= {summary["strategy"]: "score"} | ({"gain": "signed"} if alone else {})
-    columns["test examples"] = "integer"
-    columns |= {"sent": "bytes", "received": "bytes"}
+    columns |= {"test examples": "integer", "ranks": "text", "sent": "bytes", "received": "bytes"}
     rows = []
     for client in [c for c in run.clients if c in scores]:
         ranks, both = summary["ranks"].get(client), traffic.get(client, {})
         metric = summary["metrics"].get(client, "accuracy")
-        own = percent(alone.get(client))
-        gain = None if own is None else (percent(scores[client]) or 0.0) - own
+        score, own = percent(scores[client]), percent(alone.get(client))
+        gain = None if own is None or score is None else score - own
         rows.append(
             [
                 tagged(client, run.slot(client)),
                 task_text(run.tasks.get(client, ""), metric),
-                ranks_text(ranks) if ranks else "",
+                score,
+                *([own, gain] if alone else []),
                 *(percent(values.get(client)) for values in levels.values()),
-                *([own] if alone else []),
-                percent(scores[client]),
-                *([gain] if alone else []),
                 summary.get("test_examples", {}).get(client),
+                ranks_text(ranks) if ranks else "",
                 both.get("up"),
                 both.get("down"),
             ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from atlas.report.html.charts import (
@@ -184,13 +185,11 @@ def _sweep(result: Result, key: str) -> Section:
     for task, found in result["tasks"].items():
         if len(result["tasks"]) > 1:
             title = task_text(task, found["metric"])
-            charts.append(
-                _over(rows, key, title, lambda r, t=task: percent(r["tasks"].get(t)), found)
-            )
+            charts.append(_over(rows, key, title, _score_in(task), found))
     if is_relation(key):
         for end in ("first", "last"):
             title = f"Distance within clusters once mixed, {end} round"
-            charts.append(_over(rows, key, title, lambda r, e=end: distance_of(r, e), None))
+            charts.append(_over(rows, key, title, partial(distance_of, end=end), None))
     kept = [spec for spec in charts if spec["series"]]
     return Section(
         f"sweep-{_slug(key)}",
@@ -202,6 +201,10 @@ def _sweep(result: Result, key: str) -> Section:
         "none.",
         charts=kept,
     )
+
+
+def _score_in(task: str) -> ValueOf:
+    return lambda row: percent(row["tasks"].get(task))
 
 
 def _slug(key: str) -> str:

@@ -43,7 +43,7 @@ def named_runs(runs: Sequence[RunSource]) -> dict[str, RunSource]:
 def together(runs: Named) -> list[Section]:
     """What runs of one kind can be held against each other by."""
     kinds = {run.kind for run in runs.values()}
-    found = [overview(runs)]
+    found: list[Section | None] = [overview(runs)]
     if kinds == {"federation"}:
         found += [clients_section(runs), scores_section(runs), losses_section(runs)]
     elif kinds == {"memory"} or kinds == {"grokking"}:
