@@ -31,3 +31,36 @@ def report(
         return "\n".join([*lines, *(f"missing: {told}" for told in made["missing"])])
 
     show_result(made, as_json, words)
+
+
+def ui(
+    port: Annotated[int, typer.Option("--port", min=0, max=65535, help="0: any free one.")] = 8400,
+    host: Annotated[
+        str,
+        typer.Option(
+            "--host",
+            help="Address to listen to; others than this machine's own "
+            "loopback need the token that is printed.",
+        ),
+    ] = "127.0.0.1",
+    root: Annotated[Path, typer.Option("--root", help="Folder that holds run folders.")] = RUNS,
+    token: Annotated[
+        str | None, typer.Option("--token", envvar="ATLAS_TOKEN", help="The token to ask for.")
+    ] = None,
+) -> None:
+    """Serve a page over all runs: it follows those under way and compares those chosen."""
+    from atlas.errors import InputError
+    from atlas.report.live.serve import need_server, serve
+
+    need_server()
+    if not root.is_dir():
+        raise InputError(f"--root {root}: no such folder; start a run with: atlas run demo")
+    from atlas.report.live.access import Access
+    from atlas.report.live.app import create_app, page_router
+
+    access = Access.to(host, token)
+
+    def ready(taken: int) -> None:
+        typer.echo(f"runs of {root}: {access.address(taken)}  (Ctrl-C ends it)")
+
+    serve(create_app(access, [page_router(root)]), host, port, ready)

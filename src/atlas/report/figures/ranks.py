@@ -117,7 +117,7 @@ def _budget_axis(axes: Axes, budgets: Floats) -> None:
         if not named or budget >= APART * named[-1]:
             named.append(budget)
     axes.set_xticks(named)
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.5g}"))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.3g}"))
     axes.xaxis.set_minor_locator(NullLocator())
 
 

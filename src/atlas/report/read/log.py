@@ -19,7 +19,7 @@ def events_of(events: Events, *names: str) -> Iterator[Mapping[str, Any]]:
 def read_tasks(events: Events) -> dict[str, str]:
     """Task of every client, as the log's first line has it; plans hold tasks too, as a list."""
     began = (event.get("tasks") or {} for event in events_of(events, "started", "resumed"))
-    return dict(next(began, {}))
+    return {client: task or "unknown" for client, task in next(began, {}).items()}
 
 
 def read_cohorts(events: Events) -> dict[str, Any]:
