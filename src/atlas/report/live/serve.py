@@ -53,5 +53,5 @@ def serve(app: FastAPI, host: str, port: int, ready: Callable[[int], None]) -> N
     with listening:
         ready(listening.getsockname()[1])
         # Followers hold their lines open, so the end does not wait for them.
-        config = uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=1)
+        config = uvicorn.Config(app, log_level="warning", ws="none", timeout_graceful_shutdown=1)
         uvicorn.Server(config).run(sockets=[listening])

@@ -14,7 +14,7 @@ from typing import Any
 
 from atlas.errors import InputError
 from atlas.report.read.log import events_of
-from atlas.report.read.source import RunSource, read_run
+from atlas.report.read.source import RunSource, first_score, read_run
 from atlas.report.words.plain_text import spelled
 
 PART = re.compile(r"(?!\.)[A-Za-z0-9_.=,+-]{1,160}")
@@ -125,7 +125,7 @@ def _study_row(path: Path) -> dict[str, Any]:
 def _run_row(run: RunSource) -> dict[str, Any]:
     summary = run.summary or {}
     score, gain = (summary.get(key) or {} for key in ("score", "gain"))
-    value = score.get("mean") if score else next(iter(summary.get("accuracy", {}).values()), None)
+    value = score.get("mean") if score else first_score(run)
     what = run.config.get("strategy") if run.kind == "federation" else summary.get("task")
     return {
         "kind": run.kind,

@@ -103,6 +103,12 @@ class RunSource:
         return sum(1 for _ in events_of(self.events, "round_finished"))
 
 
+def first_score(run: RunSource) -> float | None:
+    """What the first model of a memory or grokking run gets right; None for others."""
+    known = (run.summary or {}).get("accuracy", {})
+    return known.get(run.arms[0]) if run.arms else None
+
+
 @dataclass
 class _Reader:
     """Reads files and writes down what is missing."""

@@ -39,7 +39,7 @@
         bare && run.state === "unreadable" ? A.el("div", { class: "why", text: bare }) : null),
       A.el("td", {}, state(run.state)),
       A.el("td", { class: "wide-only", text: [run.kind, run.what].filter(Boolean).join(" \u00b7 ") }),
-      A.el("td", {}, run.rounds ? A.el("progress", { max: run.rounds, value: run.done,
+      A.el("td", { class: "wide-only" }, run.rounds ? A.el("progress", { max: run.rounds, value: run.done,
         title: `${run.done} of ${run.rounds}`, "aria-label": `${run.done} of ${run.rounds}` }) : null),
       A.el("td", { class: "n", text: A.format(run.score, "score") }),
       A.el("td", { class: `n ${run.gain > 0.05 ? "up" : run.gain < -0.05 ? "down" : ""}`, text: A.format(run.gain, "signed") }),
@@ -63,7 +63,7 @@
         filter = event.target.value;
         fill();
       } });
-    const heads = [["", ""], ["run", ""], ["state", ""], ["what", "wide-only"], ["rounds", ""], ["score", "n"],
+    const heads = [["", ""], ["run", ""], ["state", ""], ["what", "wide-only"], ["rounds", "wide-only"], ["score", "n"],
       ["gain", "n"], ["time", "n wide-only"], ["changed", "n wide-only"]];
     const focused = document.activeElement && document.activeElement.type === "search";
     list.replaceChildren(A.el("h1", { text: "Runs" }), A.el("p", { class: "sub", text: found.root }),

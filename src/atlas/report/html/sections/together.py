@@ -23,7 +23,7 @@ from atlas.report.html.charts import (
 from atlas.report.html.sections.scores import SHAPES
 from atlas.report.read.log import Rounds, by_client, grouped, validated
 from atlas.report.read.series import by_arm, trained
-from atlas.report.read.source import RunSource
+from atlas.report.read.source import RunSource, first_score
 
 TOGETHER = "Run against run"
 Named = Mapping[str, RunSource]
@@ -61,7 +61,7 @@ def overview(runs: Named) -> Section:
         summary = run.summary or {}
         score = summary.get("score", {}).get("mean")
         if score is None:
-            score = next(iter(summary.get("accuracy", {}).values()), None)
+            score = first_score(run)
         traffic = summary.get("bytes")
         what = summary.get("strategy") or summary.get("task") or run.config.get("strategy")
         rows.append(
