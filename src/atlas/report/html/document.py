@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from atlas import __version__
 from atlas.config.load import load_resolved
 from atlas.errors import InputError
 from atlas.report.colours import SLOTS
@@ -235,7 +235,7 @@ def study_document(result: Mapping[str, Any], folder: Path) -> Document:
 def _finish(*, kind: str, sections: Sequence[Section], **parts: object) -> Document:
     """Plain values that any JSON reader takes, rounded, with nothing that steers a terminal."""
     document = {
-        "atlas": __version__,
+        "atlas": _version(),
         "kind": kind,
         "kind_words": WORDS.get(kind, "Study" if kind == "study" else "Runs"),
         "slots": len(SLOTS),
@@ -244,6 +244,14 @@ def _finish(*, kind: str, sections: Sequence[Section], **parts: object) -> Docum
     }
     shown: Document = _rounded(spelled_values(plain(document)))
     return shown
+
+
+def _version() -> str:
+    """Of Atlas, where it is installed."""
+    try:
+        return metadata.version("atlas-personal")
+    except metadata.PackageNotFoundError:
+        return ""
 
 
 def _rounded(value: Any) -> Any:  # noqa: ANN401 - JSON
