@@ -32,8 +32,6 @@ def _parts(folder: RunFolder, found: Mapping[str, Any]) -> Iterator[RenderableTy
     config = load_resolved(folder.config)
     yield summary_table(found)
     events = read_events(folder.events) if folder.events.exists() else []
-    if (rounds := rounds_table(events, config.kind)) is not None:
-        yield rounds
     if isinstance(config, FederationConfig):
         guessed = CHOICE_LEGEND if "chance" in found["summary"] else ""
         yield Text(RUN_LEGEND + guessed, style="dim")
@@ -44,6 +42,8 @@ def _parts(folder: RunFolder, found: Mapping[str, Any]) -> Iterator[RenderableTy
     else:
         yield Text(memory_words(found["summary"], config))
     yield Text()
+    if (rounds := rounds_table(events, config.kind)) is not None:
+        yield rounds
     # Paths and commands are there to be copied, so they are not broken into lines.
     for name, place in places(folder, found["summary"], config).items():
         yield Text(f"{name + ':':<12}{place}", no_wrap=True, overflow="ignore")
