@@ -116,8 +116,10 @@ def test_plain_run_ends_with_the_table_and_where_things_are(atlas):
     assert header[:2] == ["client", "task"]
     assert header[2:] == ["ranks", "majority", "alone", "federated", "gain", "up", "down"]
     assert "atlas, 1 round, " in out
-    end = {line.partition(":")[0]: line.partition(":")[2].strip() for line in out.splitlines()[-4:]}
+    end = {line.partition(":")[0]: line.partition(":")[2].strip() for line in out.splitlines()[-5:]}
     assert end["run folder"] == "runs/demo"
+    assert end["report"].startswith("runs/demo/report.html ")
+    assert Path("runs/demo/report.html").stat().st_size > 50_000
     assert end["plots"].startswith("runs/demo/plots (") and "clients.png" in end["plots"]
     assert end["adapters"].startswith("runs/demo/adapters ")
     assert end["next"].startswith("atlas export runs/demo --client ")
@@ -125,7 +127,12 @@ def test_plain_run_ends_with_the_table_and_where_things_are(atlas):
     assert "With 12 test examples a client, one score is known to about ±" in said
     assert "gain: federated minus alone" in said
     shown = atlas("show", "demo")[1]
-    assert shown.splitlines()[-4:] == out.splitlines()[-4:]
+    assert shown.splitlines()[-5:] == out.splitlines()[-5:]
+    Path("runs/demo/report.html").unlink()
+    assert "report:" not in atlas("show", "demo")[1]
+    code, out, _ = atlas("report", "demo", "--json")
+    assert code == 0 and json.loads(out)["missing"] == []
+    assert atlas("report", "nobody")[0] == 2
 
 
 def test_doctor(atlas):

@@ -3,7 +3,7 @@
 import pytest
 from rich.console import Console
 
-from atlas.report.figures.memory import accuracies, losses, measured
+from atlas.report.read.series import by_arm, layer_means, trained
 from atlas.report.tables.runs import memory_table
 from tests.report.test_report_live import lines
 
@@ -34,12 +34,15 @@ def test_a_round_is_one_line():
 
 
 def test_pictures_are_drawn_from_events():
-    assert accuracies(EVENTS) == {"memory": {50: 50.0}, "window": {50: 10.0}}
-    assert losses(EVENTS) == {"memory": {10: 3.0}}, "a loss that is no number has no point"
-    gates = measured(EVENTS, "memory", ".mean")
+    assert by_arm(EVENTS, "round_finished", "accuracy", 100) == {
+        "memory": {50: 50.0},
+        "window": {50: 10.0},
+    }
+    assert trained(EVENTS, "loss") == {"memory": {10: 3.0}}, "a loss that is no number has no point"
+    gates = layer_means(EVENTS, "memory", ".mean")
     assert gates == {"mix": {10: pytest.approx(0.3)}}, "layers are averaged, spreads left out"
-    assert measured(EVENTS, "memory", "_norm") == {"M": {10: 2.0}}
-    assert measured(EVENTS, "window", ".mean") == {}
+    assert layer_means(EVENTS, "memory", "_norm") == {"M": {10: 2.0}}
+    assert layer_means(EVENTS, "window", ".mean") == {}
 
 
 def test_the_table_shows_arms_chance_and_gate():

@@ -11,7 +11,7 @@ from typing import Annotated, Any, get_type_hints
 import typer
 
 from atlas import __version__
-from atlas.cli import catalogue, clients, machine, memory, runs, studies
+from atlas.cli import catalogue, clients, machine, memory, pages, runs, studies
 from atlas.cli.common import STOPPED
 from atlas.errors import InputError
 from atlas.runs.ranks import follows
@@ -26,6 +26,8 @@ app.command()(runs.resume)
 app.command()(runs.plan)
 app.command()(studies.compare)
 app.command()(runs.show)
+app.command()(pages.report)
+app.command()(pages.ui)
 app.command()(clients.join)
 app.command()(clients.export)
 app.command()(clients.predict)

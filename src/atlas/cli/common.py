@@ -37,7 +37,9 @@ def show_result(result: object, as_json: bool, render: Any) -> None:  # noqa: AN
     else:
         shown = render()
         if isinstance(shown, str):
-            typer.echo(shown)
+            from atlas.report.words.plain_text import spelled
+
+            typer.echo(spelled(shown))
         else:
             page = console(to_stderr=False)
             # A file has no edge at which to cut a table, and a terminal wraps what is too long.

@@ -92,8 +92,8 @@ def show(
         list_studies,
     )
     from atlas.report.tables.compare import compare_table
-    from atlas.report.tables.runs import everything_view, runs_table
-    from atlas.report.words.ending import run_view
+    from atlas.report.tables.runs import everything_view
+    from atlas.report.words.ending import run_view, unfinished_view
 
     if name is None:
         rows, studies = list_runs(out), list_studies(out)
@@ -106,6 +106,6 @@ def show(
     folder = find_run(name, out)
     found = describe_run(folder)
     if found["summary"] is None:
-        show_result(found, as_json, lambda: runs_table([found]))
+        show_result(found, as_json, lambda: unfinished_view(folder, found))
     else:
         show_result(found["summary"], as_json, lambda: run_view(folder, found))

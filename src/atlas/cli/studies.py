@@ -59,3 +59,5 @@ def compare(  # noqa: PLR0913
     show_result(result, as_json, lambda: compare_table(result))
     if not as_json:
         typer.echo(f"runs, compare.json, compare.csv and plots/: {out / study.name}")
+        if (page := out / study.name / "report.html").exists():
+            typer.echo(f"report: {page} (open it in a browser; it needs no network)")

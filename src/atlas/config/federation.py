@@ -172,6 +172,7 @@ class FederationConfig(Settings):
     threads: Annotated[int, Field(ge=1, le=1024)] | None = Field(
         None, description="torch threads; default: all cores"
     )
+    report: bool = Field(True, description="write report.html at the end of the run")
     rounds: Positive = Field(5, description="rounds of local training and mixing")
     strategy: str = Field("fedavg", description="who learns from whom; see atlas strategies")
     keep_best: bool | None = Field(

@@ -81,6 +81,7 @@ class GrokkingConfig(Settings):
     threads: Annotated[int, Field(ge=1, le=1024)] | None = Field(
         None, description="torch threads; default: all cores"
     )
+    report: bool = Field(True, description="write report.html at the end of the run")
     task: ArithmeticSettings = ArithmeticSettings()
     arms: list[GrokkingArm] = Field(
         default=["grokking", "control"],

@@ -71,6 +71,7 @@ class MemoryConfig(Settings):
     threads: Annotated[int, Field(ge=1, le=1024)] | None = Field(
         None, description="torch threads; default: all cores"
     )
+    report: bool = Field(True, description="write report.html at the end of the run")
     objective: Literal["lm", "episodes"] = Field(
         "lm",
         description="lm: the next token, or the answer of recall; episodes: a memory is filled and "

@@ -24,7 +24,13 @@ from atlas.runs.checkpoint import Checkpoint, latest_round, save_round
 from atlas.runs.events import EventLog, Observe, Progress, drop_after_round
 from atlas.runs.files import write_text_atomic
 from atlas.runs.folder import RunFolder, read_summary
-from atlas.runs.process import machine_facts, share_heap, stop_after_round, usable_cores
+from atlas.runs.process import (
+    given_command,
+    machine_facts,
+    share_heap,
+    stop_after_round,
+    usable_cores,
+)
 from atlas.runs.ranks import ALONE, Ranks, joined, local_count, started_count
 
 ENDINGS = ("stopped", "tested", "finished")
@@ -157,7 +163,15 @@ def _make(
     """One process's part of a run; what it holds is gone before the processes part."""
     job = open_job(config, progress, ranks)
     folder = open_folder(ranks)
-    return carry_on(job, folder, watch) if ranks.first else follow(job, folder, ranks)
+    if not ranks.first:
+        return follow(job, folder, ranks)
+    finished = carry_on(job, folder, watch)
+    if finished.summary is not None and config.report:
+        # Late: training can use the memory that pages take.
+        from atlas.report.html.page import write_report
+
+        write_report([folder.path])
+    return finished
 
 
 def lengthen(folder: RunFolder, overrides: Sequence[str]) -> None:
@@ -301,7 +315,8 @@ def check_identity(job: Job, saved: Checkpoint) -> None:
 def new_folder(config: RunConfig, parent: Path, threads: int) -> RunFolder:
     """A fresh folder under `parent` that says what is run in it, and on what."""
     folder = RunFolder.create(parent, config.name)
-    write_text_atomic(folder.machine, json.dumps(machine_facts(threads), indent=2) + "\n")
+    facts = machine_facts(threads) | {"command": given_command()}
+    write_text_atomic(folder.machine, json.dumps(facts, indent=2) + "\n")
     # The config comes last: a folder is a run once it is there.
     write_text_atomic(folder.config, dump_config(config))
     return folder

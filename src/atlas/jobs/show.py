@@ -24,6 +24,15 @@ def find_run(name: str, parent: Path) -> RunFolder:
     raise InputError(f"{name}: no such run here or under {parent}")
 
 
+def find_folder(name: str, parent: Path) -> Path:
+    """A folder by path, or by its name under `parent`: a run, a study, or what is left of one."""
+    for path in (Path(name), parent / name):
+        with contextlib.suppress(OSError, ValueError):  # a name no file system takes is no folder
+            if path.is_dir():
+                return path
+    raise InputError(f"{name}: no such folder here or under {parent}")
+
+
 def describe_run(folder: RunFolder) -> dict[str, Any]:
     """State, settings that matter and the summary if there is one."""
     config = load_resolved(folder.config)

@@ -97,6 +97,28 @@ def read_events(path: Path) -> list[dict[str, object]]:
     return [event for _, event in _read_lines(path)]
 
 
+def read_what_is_there(path: Path) -> tuple[list[dict[str, object]], list[int]]:
+    """Reads the events of a log that may be damaged, for whoever only shows it.
+
+    Args:
+        path: The log.
+
+    Returns:
+        The events, and the numbers of the lines that are none.
+
+    Raises:
+        InputError: The file cannot be read.
+    """
+    events, damaged = [], []
+    for number, line in enumerate(_lines(path), start=1):
+        event = _parse(line)
+        if event is None:
+            damaged.append(number)
+        else:
+            events.append(event)
+    return events, damaged
+
+
 def drop_after_round(path: Path, last: int, also: Collection[str] = ()) -> None:
     """Removes the events of rounds that a resumed run will do again; before the log is opened.
 
@@ -132,12 +154,7 @@ def _drop_torn_tail(path: Path) -> None:
 
 def _read_lines(path: Path) -> list[tuple[bytes, dict[str, object]]]:
     """Returns every event with the bytes of its line."""
-    try:
-        lines = path.read_bytes().split(b"\n")
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read: {error.strerror}") from None
-    if not lines[-1]:
-        lines.pop()
+    lines = _lines(path)
     events = []
     for number, line in enumerate(lines, start=1):
         event = _parse(line)
@@ -146,6 +163,16 @@ def _read_lines(path: Path) -> list[tuple[bytes, dict[str, object]]]:
         elif number < len(lines):
             raise InputError(f"{path}: line {number}: not an event (a JSON object with `event`)")
     return events
+
+
+def _lines(path: Path) -> list[bytes]:
+    try:
+        lines = path.read_bytes().split(b"\n")
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {error.strerror}") from None
+    if not lines[-1]:
+        lines.pop()
+    return lines
 
 
 def _parse(line: bytes) -> dict[str, object] | None:

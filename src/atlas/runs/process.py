@@ -15,12 +15,15 @@ import contextlib
 import ctypes
 import os
 import platform
+import shlex
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from importlib import metadata
+from pathlib import Path
 from types import FrameType
 
 _PACKAGES = ("torch", "transformers", "peft", "safetensors", "numpy")
@@ -48,6 +51,13 @@ def machine_facts(threads: int | None = None) -> dict[str, object]:
     if threads is not None:
         facts["threads"] = threads
     return facts
+
+
+def given_command() -> str | None:
+    """The command line that started this process, where it is one of Atlas, to be copied."""
+    program = Path(sys.argv[0] if sys.argv else "")
+    ours = program.name == "atlas" or program.parts[-2:] == ("atlas", "__main__.py")
+    return shlex.join(["atlas", *sys.argv[1:]]) if ours else None
 
 
 def usable_cores() -> int:

@@ -27,7 +27,7 @@ from atlas.federation import strategies as strategies  # fills the register of s
 from atlas.federation.strategies.base import find_strategy
 from atlas.jobs.study.outcomes import RunOutcome
 
-ASIDE = ("strategy", "keep_best", "keep_margin", "alone", "relation", "validate_every")
+ASIDE = ("strategy", "keep_best", "keep_margin", "alone", "relation", "validate_every", "report")
 """What training alone does not depend on."""
 PLANS = ("fingerprint", "clusters")
 """It depends on these only where they decide about ranks."""
@@ -149,7 +149,9 @@ def plan_study(
         if ceiling and not pools:
             ceilings = {config.seed: _ceiling(config) for config in reversed(federations)}
     # Labels are not part of the name: the same runs under other labels are the same study.
-    text = json.dumps([dump_config(config) for config in (*configs, *ceilings.values())])
+    # Nor is what is written about them at the end.
+    told = (config.model_copy(update={"report": True}) for config in (*configs, *ceilings.values()))
+    text = json.dumps([dump_config(config) for config in told])
     digest = hashlib.sha256(text.encode()).hexdigest()[:8]
     name = f"{configs[0].name[:40]}-compare-{digest}"
     return Study(name, tuple(cases), tuple(configs), ceilings)

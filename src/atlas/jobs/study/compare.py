@@ -17,6 +17,7 @@ from atlas.jobs.study.outcomes import RunOutcome, compare_tasks, mean_by_key, re
 from atlas.jobs.study.rows import Row, against_first, csv_text, values_of
 from atlas.ops.metrics import paired_comparison
 from atlas.report.figures.study import plot_study
+from atlas.report.html.page import write_report
 from atlas.runs.events import Observe, Progress
 from atlas.runs.folder import write_text_atomic
 
@@ -57,6 +58,8 @@ def run_study(
     write_text_atomic(folder / "compare.json", json.dumps(result, indent=2, sort_keys=True) + "\n")
     write_text_atomic(folder / "compare.csv", text)
     plot_study(folder, result)
+    if any(config.report for config in study.configs):
+        write_report([folder])
     return result
 
 

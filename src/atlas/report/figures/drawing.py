@@ -7,26 +7,22 @@ from __future__ import annotations
 
 import re
 import statistics
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
+from atlas.report.colours import PALETTE as PALETTE
+from atlas.report.read.log import Events as Events
 from atlas.runs.folder import RunFolder
 
 Line = TypeVar("Line", str, int)
-Events = Sequence[Mapping[str, Any]]
 
-PALETTE = (
-    "#2563a8", "#c2410c", "#2e8b57", "#7c3aed", "#a16207",
-    "#0e8a9c", "#be185d", "#475569", "#6b3f1d", "#5f7a0c",
-)  # fmt: skip
-"""Dark enough to be read as text on white."""
 DPI = 110
 EDGE = 0.08
 """Inches left free around axes."""
@@ -67,8 +63,41 @@ def mean_scores(
 def score_axes(axes: Axes, title: str) -> None:
     """Name the axes of scores over rounds."""
     axes.set(xlabel="round", ylabel="validation score, %", title=title)
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    whole_rounds(axes)
+    least_span(axes)
     quiet(axes)
+
+
+def whole_rounds(axes: Axes) -> None:
+    """Rounds are whole, also where there is only one."""
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
+    low, high = axes.dataLim.intervalx
+    if low == high:
+        axes.set_xlim(low - 0.5, high + 0.5)
+        axes.set_xticks([low])
+
+
+def least_span(axes: Axes, points: float = 4.0) -> None:
+    """Scores that differ by little must look so: no axis shows less than so many points."""
+    low, high = axes.get_ylim()
+    if high - low < points:
+        middle = (low + high) / 2
+        axes.set_ylim(middle - points / 2, middle + points / 2)
+
+
+WIDE = 6.0
+"""Times by which values must differ for equal steps to be equal factors."""
+
+
+def log_if_wide(axes: Axes, values: Iterable[float]) -> None:
+    """A logarithmic axis where values differ by much, with plain numbers at 1, 2 and 5."""
+    known = [value for value in values if value > 0]
+    if not known or max(known) < WIDE * min(known):
+        return
+    axes.set_yscale("log")
+    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.yaxis.set_minor_locator(NullLocator())
 
 
 def quiet(axes: Axes) -> None:

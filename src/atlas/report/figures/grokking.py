@@ -11,21 +11,14 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from atlas.memory.training.grokking.phase import find_phases
+from atlas.report.colours import PHASES
 from atlas.report.figures.drawing import DPI, PALETTE, Events, new_figure, quiet
+from atlas.report.read.phases import Points, phase_spans
 from atlas.runs.events import read_events
 from atlas.runs.folder import RunFolder, read_summary
 
-PHASE_COLOURS = {
-    "memorisation": "#e2e8f0",
-    "circuit formation": "#fde68a",
-    "clean-up": "#bfdbfe",
-    "grokking": "#bbf7d0",
-}
-"""Light: lines are drawn over them."""
 SMALLEST = 1e-9
 """Losses below are drawn there, so that the axis shows what matters."""
-Points = Sequence[Mapping[str, Any]]
 
 
 def plot_grokking(folder: RunFolder) -> None:
@@ -208,22 +201,7 @@ def _line(  # noqa: PLR0913
 def _bands(axes: Axes, points: Points) -> None:
     """The phases as colours behind the lines."""
     for start, end, phase in phase_spans(points):
-        axes.axvspan(start, end, color=PHASE_COLOURS[phase], linewidth=0, zorder=0)
-
-
-def phase_spans(points: Points) -> list[tuple[int, int, str]]:
-    """From step, to step, phase: as the whole series has them."""
-    steps = [point["step"] for point in points]
-    measures = ("fourier_concentration", "test_accuracy")
-    fourier, accuracy = ([_number(point[key]) for point in points] for key in measures)
-    starts = find_phases(steps, fourier, accuracy)
-    ends = [start.step for start in starts[1:]] + steps[-1:]
-    return [(start.step, end, start.name) for start, end in zip(starts, ends, strict=True)]
-
-
-def _number(value: float | None) -> float:
-    """What was not finite meets no threshold."""
-    return -math.inf if value is None else value
+        axes.axvspan(start, end, color=PHASES[phase][0], linewidth=0, zorder=0)
 
 
 def _phases(measured: Mapping[str, Points]) -> set[str]:
@@ -259,7 +237,7 @@ def _bands_legend(
 ) -> None:
     patches = [
         Patch(color=colour, label=f"phase: {phase}")
-        for phase, colour in PHASE_COLOURS.items()
+        for phase, (colour, _) in PHASES.items()
         if phase in phases
     ]
     labels = [*names, *(str(patch.get_label()) for patch in patches)]

@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from atlas.report.figures.drawing import new_figure
-from atlas.report.read.cohorts import PlannedCohort, colour
+from atlas.report.read.cohorts import PlannedCohort
 
 Matrix = NDArray[np.float64]
 
@@ -140,4 +140,4 @@ def _name_ticks(axes: Axes, planned: PlannedCohort) -> None:
     axes.set_yticks(list(places), names, fontsize=8)
     for labels in (axes.get_xticklabels(), axes.get_yticklabels()):
         for place, label in zip(places, labels, strict=True):
-            label.set_color(colour(planned.labels[place]))
+            label.set_color(planned.colour(planned.labels[place]))

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from atlas.report.figures.drawing import DPI, PALETTE, Events, new_figure, quiet
-from atlas.report.figures.grokking import PHASE_COLOURS
+from atlas.report.colours import PHASES
+from atlas.report.figures.drawing import (
+    DPI,
+    PALETTE,
+    Events,
+    least_span,
+    log_if_wide,
+    new_figure,
+    quiet,
+)
+from atlas.report.read.series import by_arm, by_layer, floors, layer_means, trained
 from atlas.runs.events import read_events
 from atlas.runs.folder import RunFolder, read_summary
 
@@ -30,7 +39,7 @@ def plot_memory(folder: RunFolder) -> None:
     # Keys of a summary are sorted; the log has the arms in their own order.
     first = next(e["arms"][0] for e in events if e["event"] in ("started", "resumed"))
     pictures = {"training": plot_training(events, summary)}
-    if measured(events, first, ".mean"):
+    if layer_means(events, first, ".mean"):
         pictures["memory"] = plot_layers(events, first)
     if "phases" in summary:
         pictures["sums"] = plot_sums(events, summary, first)
@@ -40,23 +49,39 @@ def plot_memory(folder: RunFolder) -> None:
 
 
 def plot_training(events: Events, summary: Mapping[str, Any]) -> Figure:
-    """Right answers and losses of all arms over steps."""
+    """Right answers, losses in training and validation, and what else rounds tell of all arms."""
     episodes = summary.get("objective") == "episodes"
-    figure = new_figure(11, 7 if episodes else 4)
-    grid = figure.subplots(2 if episodes else 1, 2, squeeze=False)
     title = "masked words right, %" if episodes else "accuracy of new sequences, %"
-    _draw(grid[0][0], accuracies(events), title)
+    panels: list[tuple[str, dict[str, Points]]] = [
+        ("training loss", trained(events, "loss")),
+        ("validation loss", by_arm(events, "round_finished", "loss")),
+        ("bits per byte", by_arm(events, "round_finished", "bits_per_byte")),
+        ("storage: loss of the next token", trained(events, "storage_loss")),
+        ("retrieval: loss at masks", trained(events, "retrieval_loss")),
+        ("the memory's share in the output, and its floor", _shares(events)),
+    ]
+    shown = [(name, lines) for name, lines in panels if lines]
+    rows = -(-(1 + len(shown)) // 2)
+    figure = new_figure(11, 0.6 + 3.3 * rows)
+    grid = figure.subplots(rows, 2, squeeze=False).flatten().tolist()
+    _draw(grid[0], by_arm(events, "round_finished", "accuracy", 100), title)
     chance = 100 * summary["chance"]
-    grid[0][0].axhline(chance, color=GREY, linewidth=1, linestyle=":", label="chance")
-    grid[0][0].set_ylim(bottom=0)
-    _legend(grid[0][0])
-    _draw(grid[0][1], losses(events), "training loss")
-    if not episodes:
-        grid[0][1].set_yscale("log")
-    else:
-        _draw(grid[1][0], losses(events, "storage_loss"), "storage: loss of the next token")
-        _draw(grid[1][1], losses(events, "retrieval_loss"), "retrieval: loss at masks")
+    grid[0].axhline(chance, color=GREY, linewidth=1, linestyle=":", label="chance")
+    least_span(grid[0])
+    _legend(grid[0])
+    for axes, (name, lines) in zip(grid[1:], shown, strict=False):
+        _draw(axes, lines, name)
+        log_if_wide(axes, (value for points in lines.values() for value in points.values()))
+    for axes in grid[1 + len(shown) :]:
+        axes.set_visible(False)
     return figure
+
+
+def _shares(events: Events) -> dict[str, Points]:
+    """Share of the first arm's memory, mean over layers, and the least that it may be."""
+    arm = next((e["arms"][0] for e in events if e["event"] in ("started", "resumed")), "")
+    share = layer_means(events, arm, ".mean").get("mix")
+    return {"share": share, "floor": floors(events, arm)} if share else {}
 
 
 def plot_layers(events: Events, arm: str) -> Figure:
@@ -69,13 +94,13 @@ def plot_layers(events: Events, arm: str) -> Figure:
     for place, (layer, points) in enumerate(stored.items()):
         colour, label = PALETTE[place % len(PALETTE)], f"{layer} in storage"
         share.plot(list(points), list(points.values()), color=colour, alpha=0.4, label=label)
-    floor = {e["step"]: e["gate_floor"] for e in _trained(events, arm) if "gate_floor" in e}
+    floor = floors(events, arm)
     if floor:
         steps, heights = list(floor), list(floor.values())
         share.step(steps, heights, color=GREY, linestyle="--", where="post", label="floor")
     share.set_ylim(0, 1)
     _legend(share)
-    others = measured(events, arm, ".mean")
+    others = layer_means(events, arm, ".mean")
     others.pop("mix", None)
     others.pop("mix.storage", None)
     _draw(gates, others, "other gates, mean over layers")
@@ -100,15 +125,16 @@ def plot_sums(events: Events, summary: Mapping[str, Any], arm: str) -> Figure:
     known, waves = figure.subplots(1, 2)
     lines = {}
     for name, words in SUMS.items():
-        points = accuracies(events, name).get(arm)
+        points = by_arm(events, "round_finished", name, 100).get(arm)
         if points:
             lines[words] = points
     _draw(known, lines, f"arm {arm}: sums right, %")
-    known.set_ylim(-2, 102)
+    least_span(known)
     figures = {"concentration": "fourier_concentration", "circle, R squared": "circular_fit"}
     shares = {
-        words: {e["step"]: e[name] for e in _trained(events, arm) if e.get(name) is not None}
+        words: points
         for words, name in figures.items()
+        if (points := trained(events, name).get(arm))
     }
     _draw(waves, shares, "waves in the embedding of residues")
     waves.set_ylim(0, 1)
@@ -126,56 +152,8 @@ def _bands(axes: Axes, phases: Sequence[Mapping[str, Any]], steps: int) -> None:
     for phase, end in zip(phases, ends, strict=True):
         name = phase["name"]
         label = None if name in named else f"phase: {name}"
-        axes.axvspan(phase["step"], end, color=PHASE_COLOURS[name], zorder=0, label=label)
+        axes.axvspan(phase["step"], end, color=PHASES[name][0], zorder=0, label=label)
         named.add(name)
-
-
-def accuracies(events: Events, figure: str = "accuracy") -> dict[str, Points]:
-    """A share of right answers in percent by arm and step."""
-    found: dict[str, Points] = {}
-    for event in events:
-        if event["event"] == "round_finished":
-            for arm, value in event.get(figure, {}).items():
-                found.setdefault(arm, {})[event["step"]] = 100 * value
-    return found
-
-
-def losses(events: Events, name: str = "loss") -> dict[str, Points]:
-    """A loss of training by arm and step, where it is a number."""
-    found: dict[str, Points] = {}
-    for event in _trained(events):
-        if event.get(name) is not None:
-            found.setdefault(event["arm"], {})[event["step"]] = event[name]
-    return found
-
-
-def by_layer(events: Events, arm: str, measure: str) -> dict[str, Points]:
-    """One measure of an arm's memory by layer and step."""
-    found: dict[str, Points] = {}
-    for event in _trained(events, arm):
-        for name, value in (event["memory"] or {}).items():
-            layer, _, what = name.partition("/")
-            if what == measure and value is not None:
-                found.setdefault(layer.replace("layers.", "layer "), {})[event["step"]] = value
-    return found
-
-
-def measured(events: Events, arm: str, ending: str) -> dict[str, Points]:
-    """What the memory of an arm did by measure and step: means over its layers."""
-    found: dict[str, dict[int, list[float]]] = {}
-    for event in _trained(events, arm):
-        for name, value in (event["memory"] or {}).items():
-            if name.endswith(ending) and value is not None:
-                short = name.partition("/")[2].removesuffix(ending).removeprefix("gate.")
-                found.setdefault(short, {}).setdefault(event["step"], []).append(value)
-    return {
-        name: {step: sum(values) / len(values) for step, values in points.items()}
-        for name, points in found.items()
-    }
-
-
-def _trained(events: Events, arm: str | None = None) -> Iterable[Mapping[str, Any]]:
-    return (e for e in events if e["event"] == "trained" and arm in (None, e["arm"]))
 
 
 def _draw(axes: Axes, lines: dict[str, Points], title: str) -> None:

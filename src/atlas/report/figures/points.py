@@ -12,8 +12,9 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from numpy.typing import NDArray
 
+from atlas.report.colours import colour
 from atlas.report.figures.drawing import new_figure, quiet
-from atlas.report.read.cohorts import MOST_LISTED, PlannedCohort, colour
+from atlas.report.read.cohorts import MOST_LISTED, PlannedCohort
 
 Floats = NDArray[np.float64]
 
@@ -129,9 +130,9 @@ Row = tuple[str, str, str]
 """Words, marker and its colour."""
 
 
-def cluster_rows(names: Mapping[int, str]) -> list[Row]:
+def cluster_rows(names: Mapping[int, str], slots: Mapping[int, int]) -> list[Row]:
     """Clusters by colour; of many the first, and how many more there are."""
-    rows = [(names[label], "o", colour(label)) for label in list(names)[:MOST_LISTED]]
+    rows = [(names[label], "o", colour(slots[label])) for label in list(names)[:MOST_LISTED]]
     more = len(names) - MOST_LISTED
     return [*rows, (f"{more} more", "", "none")] if more > 0 else rows
 
@@ -179,7 +180,7 @@ def fingerprint_figure(planned: PlannedCohort) -> Figure:
     marker = {task: MARKERS[i % len(MARKERS)] for i, task in enumerate(tasks)}
     size = 55 if len(points) <= MOST_IDS else 32
     for (x, y), task, label in zip(points, planned.tasks, planned.labels, strict=True):
-        ink = colour(label)
+        ink = planned.colour(label)
         axes.scatter(x, y, size, ink, marker=marker[task], alpha=0.85, linewidths=0)
     axes.set(xlabel="first component", ylabel="second component")
     axes.set_title(scatter_title(planned.event), fontsize=10.5)
@@ -189,9 +190,11 @@ def fingerprint_figure(planned: PlannedCohort) -> Figure:
     quiet(axes)
     axes.grid(axis="x", alpha=0.25)
     clusters = {} if planned.clusters is None else planned.names()
-    write_legend(figure, {"cluster": cluster_rows(clusters), "task": marker_rows(marker)})
+    write_legend(
+        figure, {"cluster": cluster_rows(clusters, planned.slots), "task": marker_rows(marker)}
+    )
     if len(points) <= MOST_IDS:
-        inks = [colour(label) for label in planned.labels]
+        inks = [planned.colour(label) for label in planned.labels]
         place_names(figure, axes, points, planned.clients, inks)
     return figure
 

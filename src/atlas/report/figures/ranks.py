@@ -46,9 +46,11 @@ EDGE = 1.35
 
 
 def memory_figure(granted: GrantedCohort) -> Figure:
-    """Mean rank against budget: colour by cluster, marker by device, which is named once.
+    """Mean rank against memory: colour by cluster, marker by device, which is named once.
 
-    Clients of one budget whose ranks are too close to be told apart stand side by side.
+    Memory is what the budget leaves above the fixed part, which grows with a client's texts and not
+    with its device. Clients of one size whose ranks are too close to be told apart stand side by
+    side.
     """
     figure = new_figure(8.2, 4.8)
     axes = figure.subplots()
@@ -57,13 +59,13 @@ def memory_figure(granted: GrantedCohort) -> Figure:
         axes.scatter(x, y, 46, ink, marker=marker.get(device, "o"), alpha=0.85, linewidths=0)
         for (x, y), device, ink in zip(points, granted.devices, granted.inks, strict=True)
     ]
-    axes.set(xlabel="memory budget, MB", ylabel="mean rank over layers")
-    axes.set_title("Mean rank under each client's memory budget", fontsize=10.5)
+    axes.set(xlabel="MB left for adapters, above weights and activations", ylabel="mean rank")
+    axes.set_title("Mean rank against what each device has to give", fontsize=10.5)
     axes.margins(x=0.14)
     _budget_axis(axes, points[:, 0])
     _mean_rank_axis(axes, points[:, 1])
     quiet(axes)
-    clusters = cluster_rows(granted.clusters)
+    clusters = cluster_rows(granted.clusters, granted.slots)
     if None in granted.labels:
         clusters.append(("in none", "o", OUTSIDE))
     write_legend(figure, {"cluster": clusters, "device": marker_rows(marker)})
@@ -115,7 +117,7 @@ def _budget_axis(axes: Axes, budgets: Floats) -> None:
         if not named or budget >= APART * named[-1]:
             named.append(budget)
     axes.set_xticks(named)
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.5g}"))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.3g}"))
     axes.xaxis.set_minor_locator(NullLocator())
 
 

@@ -16,7 +16,16 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
-from atlas.report.figures.drawing import PALETTE, Events, new_figure, quiet, save_figures
+from atlas.report.colours import colour, task_slots
+from atlas.report.figures.drawing import (
+    PALETTE,
+    Events,
+    new_figure,
+    quiet,
+    save_figures,
+    whole_rounds,
+)
+from atlas.report.read.log import read_tasks
 from atlas.runs.events import read_events
 from atlas.runs.folder import RunFolder
 
@@ -49,12 +58,6 @@ def round_figures(events: Events) -> Iterator[tuple[str, Figure]]:
         yield "steps", steps
 
 
-def read_tasks(events: Events) -> dict[str, str]:
-    """Task of every client, as the log's first line has it."""
-    began = (event["tasks"] for event in events if event["event"] in ("started", "resumed"))
-    return dict(next(began, {}))
-
-
 def losses_figure(events: Events, tasks: Mapping[str, str]) -> Figure | None:
     """Training and validation loss by task: the mean of its clients, and all of them as a band."""
     trained, validated = _losses(events, tasks)
@@ -62,9 +65,9 @@ def losses_figure(events: Events, tasks: Mapping[str, str]) -> Figure | None:
         return None
     figure = new_figure(10.4, 4.0)
     left, right = figure.subplots(1, 2)
-    draw_bands(left, trained)
+    draw_bands(left, trained, tasks)
     left.set(xlabel="round", ylabel="loss", title="Training: mean and range of each task's clients")
-    draw_bands(right, validated)
+    draw_bands(right, validated, tasks)
     right.set(xlabel="round", ylabel="loss", title="Validation")
     if validated:
         left.legend(frameon=False)
@@ -86,16 +89,17 @@ def _losses(events: Events, tasks: Mapping[str, str]) -> tuple[Series, Series]:
     return trained, validated
 
 
-def draw_bands(axes: Axes, lines: Series) -> None:
-    """Means over rounds, and from the least to the most as a band around them."""
-    for number, (line, rounds) in enumerate(sorted(lines.items())):
+def draw_bands(axes: Axes, lines: Series, tasks: Mapping[str, str]) -> None:
+    """Means over rounds, and from the least to the most as a band around them, a task a colour."""
+    slots = task_slots(tasks.values())
+    for line, rounds in sorted(lines.items()):
         places = sorted(rounds)
-        ink = PALETTE[number % len(PALETTE)]
+        ink = colour(slots.get(line, 0))
         means = [statistics.fmean(rounds[place]) for place in places]
         axes.plot(places, means, color=ink, label=line, marker="o", markersize=2.5)
         low, high = ([pick(rounds[place]) for place in places] for pick in (min, max))
         axes.fill_between(places, low, high, color=ink, alpha=0.13, linewidth=0)
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    whole_rounds(axes)
     quiet(axes)
 
 
@@ -112,7 +116,7 @@ def gates_figure(events: Events, tasks: Mapping[str, str]) -> Figure | None:
         modules.setdefault(event["round"], []).append(event["beta"])
     figure = new_figure(10.4, 4.0)
     left, right = figure.subplots(1, 2, width_ratios=[3, 2])
-    draw_bands(left, lines)
+    draw_bands(left, lines, tasks)
     left.axhline(0.5, color="#9aa5b1", linestyle=":", linewidth=1)
     left.set(xlabel="round", ylabel="beta", title="What stands beside counts, of 1", ylim=(0, 1))
     left.legend(frameon=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -12,10 +13,12 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
+from atlas.report.colours import ALONE, MAJORITY, colour, task_slots
 from atlas.report.figures.drawing import (
     DPI,
     PALETTE,
     Events,
+    least_span,
     mean_scores,
     new_figure,
     quiet,
@@ -30,10 +33,10 @@ from atlas.report.figures.rounds import plot_rounds
 from atlas.report.read.cohorts import (
     MOST_LISTED,
     PlannedCohort,
-    colour,
     read_planned,
     read_signed,
 )
+from atlas.report.read.log import read_tasks
 from atlas.report.words.english import counted
 from atlas.runs.events import read_events
 from atlas.runs.folder import RunFolder, read_summary
@@ -178,16 +181,15 @@ def accuracy_figure(planned: PlannedCohort, events: Events) -> Figure | None:
     axes, names = figure.subplots(), planned.names()
     listed = list(lines)[:MOST_LISTED]
     for label, rounds in lines.items():
-        (line,) = axes.plot(list(rounds), list(rounds.values()), color=colour(label))
+        (line,) = axes.plot(list(rounds), list(rounds.values()), color=planned.colour(label))
         line.set(marker="o", markersize=3, label=names[label] if label in listed else None)
-    score_axes(axes, "Clients of each cluster")
+    score_axes(axes, "Validation by cluster: mean of its clients")
     figure.legend(loc="outside right upper", frameon=False, title="cluster", fontsize=8.5)
     return figure
 
 
 MOST_NAMED = 60
-"""Clients that have room for a name under their bars; of more, the picture grows no further."""
-ALONE, FEDERATED, MAJORITY = "#9aa5b1", "#2563a8", "#c2410c"
+"""Clients that have room for a name under their marks; of more, the picture grows no further."""
 
 
 def plot_run(folder: RunFolder) -> None:
@@ -198,11 +200,12 @@ def plot_run(folder: RunFolder) -> None:
     one whose clients sign that of `plot_relevance`, and all of them those of `plot_rounds`.
     """
     summary, events = read_summary(folder.summary), read_events(folder.events)
-    width = 5 + max(4.0, 0.7 * min(MOST_NAMED, len(summary["score"]["clients"])))
-    figure = new_figure(width, 4.2)
-    curve, bars = figure.subplots(1, 2, width_ratios=[4, width - 5])
-    draw_validation(curve, events)
-    draw_clients(bars, summary)
+    width = 5.6 + max(4.0, 0.7 * min(MOST_NAMED, len(summary["score"]["clients"])))
+    figure = new_figure(width, 4.4)
+    curve, marks = figure.subplots(1, 2, width_ratios=[4.6, width - 5.6])
+    tasks = read_tasks(events)
+    draw_validation(curve, events, summary, tasks)
+    draw_clients(marks, summary, tasks)
     folder.plots.mkdir(exist_ok=True)
     figure.savefig(folder.plots / "clients.png", dpi=DPI)
     plot_relations(folder)
@@ -212,40 +215,77 @@ def plot_run(folder: RunFolder) -> None:
     plot_rounds(folder)
 
 
-def draw_validation(axes: Axes, events: Events) -> None:
-    """One line per task: the mean validation score of its clients, round by round."""
-    # Plans hold tasks too, as a list.
-    began = (e["tasks"] for e in events if e["event"] in ("started", "resumed"))
-    tasks: dict[str, str] = next(began, {})
+def draw_validation(
+    axes: Axes, events: Events, summary: Mapping[str, Any], tasks: Mapping[str, str]
+) -> None:
+    """One line per task over rounds and, right of it, what its clients reach on test data.
+
+    Training alone is not validated in every round, so that it has no line of its own: its test
+    score stands as a hollow mark beside that of the run.
+    """
+    slots = task_slots(tasks.values())
     lines = mean_scores(events, lambda client: tasks.get(client, client))
+    last = max((number for rounds in lines.values() for number in rounds), default=0)
     for task, rounds in lines.items():
-        axes.plot(list(rounds), list(rounds.values()), marker="o", markersize=3, label=task)
-    score_axes(axes, "Clients of each task")
+        ink = colour(slots.get(task, 0))
+        axes.plot(list(rounds), list(rounds.values()), "o-", color=ink, markersize=3, label=task)
+    ends = {"federated": summary["score"]["clients"]}
+    ends |= {"alone": summary["alone"]["clients"]} if "alone" in summary else {}
+    for task, slot in slots.items():
+        own = [client for client, other in tasks.items() if other == task]
+        for name, scores in ends.items():
+            values = [scores[client] for client in own if client in scores]
+            if values:
+                fill = colour(slot) if name == "federated" else "white"
+                axes.plot(last + 1, 100 * statistics.fmean(values), "D", color=colour(slot),
+                          markerfacecolor=fill, markersize=6)  # fmt: skip
+    score_axes(axes, "Validation by task, and the test at the end")
+    axes.axvline(last + 0.5, color="#cbd5e1", linewidth=1)
+    axes.set_xticks([t for t in axes.get_xticks() if 1 <= t <= last] + [last + 1])
+    axes.set_xticklabels([*(f"{t:g}" for t in axes.get_xticks()[:-1]), "test"])
     if lines:
-        axes.legend(frameon=False)
+        axes.plot([], [], "D", color=GREY, markerfacecolor="white", label="alone, test")
+        axes.legend(frameon=False, fontsize=8.5)
 
 
-def draw_clients(axes: Axes, summary: Mapping[str, Any]) -> None:
-    """Bars per client: alone and federated, with the majority figure as a line."""
+GREY = "#475569"
+
+
+def draw_clients(axes: Axes, summary: Mapping[str, Any], tasks: Mapping[str, str]) -> None:
+    """Marks per client: federated in its task's colour, alone, and the majority as a line.
+
+    The axis does not start at zero: what is to be seen is the distance between the marks.
+    """
     clients = list(summary["score"]["clients"])
     alone = summary.get("alone", {}).get("clients", {})
-    width = 0.38 if alone else 0.6
-    shift = width / 2 if alone else 0.0
+    slots = task_slots(tasks.values())
+    inks = [colour(slots.get(tasks.get(client, ""), 0)) for client in clients]
     places = range(len(clients))
-    if alone:
-        heights = [100 * alone[client] for client in clients]
-        axes.bar([p - shift for p in places], heights, width, color=ALONE, label="alone")
     scores = [100 * summary["score"]["clients"][client] for client in clients]
+    if alone:
+        solo = [100 * alone[client] for client in clients]
+        axes.vlines(places, solo, scores, colors=inks, linewidth=3, alpha=0.35)
+        axes.scatter(places, solo, 36, "white", edgecolors=ALONE, linewidths=1.6, label="alone")
     name = summary["strategy"]
-    axes.bar([p + shift for p in places], scores, width, color=FEDERATED, label=name)
+    axes.scatter(places, scores, 40, inks, zorder=3, label=name)
     levels = [100 * summary["majority"]["clients"][client] for client in clients]
-    left, right = ([place + side for place in places] for side in (-0.45, 0.45))
+    left, right = ([place + side for place in places] for side in (-0.4, 0.4))
     axes.hlines(levels, left, right, color=MAJORITY, linewidth=1.5, label="majority")
     if len(clients) <= MOST_NAMED:
         axes.set_xticks(list(places), clients, rotation=30, ha="right")
     else:
         axes.set_xticks([])
         axes.set_xlabel(f"{len(clients):,} clients, by name")
-    axes.set(ylabel="test score, %", title=f"{name}, {counted(summary['rounds'], 'round')}")
+    axes.set(ylabel="test score, %", title=clients_title(summary))
+    least_span(axes)
     axes.legend(frameon=False, ncols=3, loc="upper left", bbox_to_anchor=(0, -0.22))
     quiet(axes)
+
+
+def clients_title(summary: Mapping[str, Any]) -> str:
+    """What the clients came to, in one line."""
+    after = f"{summary['strategy']} after {counted(summary['rounds'], 'round')}"
+    if "gain" not in summary:
+        return f"{after}: test scores"
+    gain = f"{100 * summary['gain']['mean']:+.1f} points over training alone"
+    return f"{after}: {gain} on average, least {100 * summary['gain']['worst']:+.1f}"

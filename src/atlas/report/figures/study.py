@@ -12,13 +12,19 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from atlas.report.figures.drawing import DPI, new_figure, quiet
-from atlas.report.figures.run import ALONE, FEDERATED, MAJORITY
-from atlas.report.read.studies import Row, columns_of, distance_of, is_relation
+from atlas.report.colours import ALONE, CEILING, FEDERATED, MAJORITY, PALETTE
+from atlas.report.figures.drawing import DPI, least_span, new_figure, quiet
+from atlas.report.read.studies import (
+    Row,
+    columns_of,
+    distance_of,
+    is_relation,
+    rows_by_arm,
+    swept_keys,
+)
 from atlas.report.tables.runs import task_text
 
-CEILING = "#15803d"
-LINES = ("#2563a8", "#d97706", "#7c3aed", "#0d9488", "#be185d", "#4b5563", "#65a30d", "#92400e")
+LINES = tuple(PALETTE[slot] for slot in (0, 3, 5, 6, 4, 8, 9, 7))
 """Colours unlike those of the majority and the ceiling, which every panel shows."""
 MARKS = "os^D"
 COLUMNS = 4
@@ -44,18 +50,11 @@ def plot_study(folder: Path, result: Mapping[str, Any]) -> None:
         _sweep_figure(result, key).savefig(plots / f"sweep-{key}.png", dpi=DPI)
 
 
-def swept_keys(rows: Sequence[Row]) -> list[str]:
-    """The compared keys whose values are all numbers; the seed is not compared but averaged."""
-    # The name of an arm is a column as well; it is no number.
-    return [k for k in columns_of(rows[0]) if all(_is_number(columns_of(r)[k]) for r in rows)]
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
 def _arms_figure(result: Mapping[str, Any]) -> Figure:
-    """One bar per arm: its mean and a dot per seed; majority, alone and ceiling as lines."""
+    """A mark per arm at its mean with its spread, a dot per seed; what to measure by as lines.
+
+    The axis does not start at zero, where differences would be lost.
+    """
     arms: dict[str, list[float]] = {}
     for row in result["rows"]:
         lines = [fill(str(value), WIDEST) for value in columns_of(row).values()]
@@ -65,20 +64,37 @@ def _arms_figure(result: Mapping[str, Any]) -> Figure:
     axes = figure.subplots()
     for place, means in enumerate(arms.values()):
         mean = statistics.fmean(means)
-        axes.bar(place, mean, 0.62, color=FEDERATED, alpha=0.75)
+        first = place == 0
+        axes.errorbar(place, mean, _spread(means), fmt="D", color=FEDERATED, markersize=7,
+                      capsize=5, label="mean" if first else "_nolegend_")  # fmt: skip
         # Above the frame, where no dot and no line can cover it.
         top = axes.get_xaxis_transform()
         axes.text(place, 1.01, f"{mean:.1f}", ha="center", va="bottom", transform=top)
-        label = "one seed" if place == 0 else "_nolegend_"
-        spread = [place + offset for offset in _offsets(len(means), 0.4)]
-        axes.plot(spread, means, "o", color="k", markersize=3.5, alpha=0.7, label=label)
+        if len(means) > 1:
+            spread = [place + 0.12 + offset for offset in _offsets(len(means), 0.16)]
+            label = "one seed" if first else "_nolegend_"
+            axes.plot(spread, means, "o", color="k", markersize=3.5, alpha=0.6, label=label)
     alone = (result.get("alone") or {}).get("mean")
     _levels(axes, result, result["ceiling"], alone, _guess(result))
     axes.set_xticks(range(len(arms)), list(arms))
     axes.set_xlim(-0.6, len(arms) - 0.4)
     axes.set(xlabel=", ".join(columns_of(result["rows"][0])), ylabel="mean test score, %")
-    _finish(figure, [axes], result["study"])
+    least_span(axes)
+    _finish(figure, [axes], f"{result['study']}\n{seeds_told(result['rows'])}")
     return figure
+
+
+def _spread(values: Sequence[float]) -> float | None:
+    """One standard deviation over seeds; None where there is one seed, which tells none."""
+    return statistics.stdev(values) if len(values) > 1 else None
+
+
+def seeds_told(rows: Sequence[Row]) -> str:
+    """What the bars are, or why there are none."""
+    count = max(len(own) for own in rows_by_arm(rows).values())
+    if count > 1:
+        return f"bars: one standard deviation over {count} seeds"
+    return "one seed: no error bars, and small differences may be chance"
 
 
 def _sweep_figure(result: Mapping[str, Any], key: str) -> Figure:
@@ -100,11 +116,12 @@ def _sweep_figure(result: Mapping[str, Any], key: str) -> Figure:
         _levels(axes, found, found["ceiling"], found.get("alone"), _guess(result))
         chance = ", at chance" if found["at_chance"] else ""
         axes.set(title=task_text(task, found["metric"]) + chance, xlabel=key)
+        least_span(axes)
     if far:
         _draw_distances(panels[len(tasks)], rows, key)
     for axes in panels[count:]:
         axes.set_visible(False)
-    _finish(figure, panels[:count], result["study"])
+    _finish(figure, panels[:count], f"{result['study']}\n{seeds_told(rows)}")
     return figure
 
 
@@ -131,10 +148,11 @@ def _draw_sweep(
     # Lines stand a little apart, so that bars of spread do not hide each other.
     shifts = _offsets(len(lines), min(0.3, 0.06 * (len(lines) - 1)))
     for number, ((label, points), shift) in enumerate(zip(lines.items(), shifts, strict=True)):
+        several = any(len(found) > 1 for found in points.values())
         axes.errorbar(
             [values.index(value) + shift for value in sorted(points)],
             [statistics.fmean(points[value]) for value in sorted(points)],
-            [statistics.pstdev(points[value]) for value in sorted(points)],
+            [_spread(points[value]) or 0.0 for value in sorted(points)] if several else None,
             color=LINES[number % len(LINES)],
             # Beyond the last colour they begin again, with another mark.
             marker=MARKS[number // len(LINES) % len(MARKS)],

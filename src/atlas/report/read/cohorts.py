@@ -11,7 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from atlas.config.plan import MB
-from atlas.report.figures.drawing import PALETTE, Events
+from atlas.report.colours import cluster_slots, task_slots
+from atlas.report.colours import colour as slot_colour
+from atlas.report.read.log import Events, read_cohorts, read_tasks
 
 UNKNOWN = "unknown"
 MOST_NAMED = 3
@@ -31,6 +33,7 @@ class PlannedCohort:
         labels: Cluster of each; all zero where none were planned.
         order: Where each client stands in the event's own lists.
         event: The event itself.
+        slots: Palette slot of every cluster, that of its task where there is one.
     """
 
     cohort: str
@@ -39,23 +42,35 @@ class PlannedCohort:
     labels: tuple[int, ...]
     order: tuple[int, ...]
     event: Mapping[str, Any]
+    slots: Mapping[int, int]
 
     @classmethod
-    def read(cls, event: Mapping[str, Any]) -> PlannedCohort:
-        """From a `planned` event."""
+    def read(cls, event: Mapping[str, Any], run_tasks: Sequence[str] = ()) -> PlannedCohort:
+        """From a `planned` event.
+
+        Args:
+            event: The event.
+            run_tasks: Tasks of the whole run, whose colours are the same for every cohort.
+        """
         ids: list[str] = event["clients"]
         tasks = event.get("tasks") or [None] * len(ids)
         found = event.get("clusters")
         labels: list[int] = found["labels"] if found else [0] * len(ids)
         order = sorted(range(len(ids)), key=lambda i: (labels[i], ids[i]))
+        known = [task or UNKNOWN for task in tasks]
         return cls(
             cohort=event["cohort"],
             clients=tuple(ids[i] for i in order),
-            tasks=tuple(tasks[i] or UNKNOWN for i in order),
+            tasks=tuple(known[i] for i in order),
             labels=tuple(labels[i] for i in order),
             order=tuple(order),
             event=event,
+            slots=cluster_slots(labels, known, task_slots([*run_tasks, *known])),
         )
+
+    def colour(self, label: int) -> str:
+        """A cluster's colour in all pictures: that of its task, where it is a task's."""
+        return slot_colour(self.slots[label])
 
     @property
     def clusters(self) -> Mapping[str, Any] | None:
@@ -99,8 +114,11 @@ class PlannedCohort:
 def read_planned(events: Events) -> list[PlannedCohort]:
     """Every cohort's plan; the last one where a run began anew."""
     latest = {event["cohort"]: event for event in events if event["event"] == "planned"}
+    tasks = list(read_tasks(events).values())
     return [
-        PlannedCohort.read(latest[cohort]) for cohort in sorted(latest) if latest[cohort]["clients"]
+        PlannedCohort.read(latest[cohort], tasks)
+        for cohort in sorted(latest)
+        if latest[cohort]["clients"]
     ]
 
 
@@ -111,8 +129,7 @@ def read_signed(events: Events) -> list[PlannedCohort]:
     """
     if not any(event["event"] == "signed" for event in events):
         return []
-    began = (e["tasks"] for e in events if e["event"] in ("started", "resumed"))
-    tasks: Mapping[str, str] = next(began, {})
+    tasks = read_tasks(events)
     latest = {e["cohort"]: e for e in events if e["event"] == "mixed" and "weights" in e}
     found = []
     for cohort, event in sorted(latest.items()):
@@ -120,18 +137,13 @@ def read_signed(events: Events) -> list[PlannedCohort]:
         numbers = {task: number for number, task in enumerate(sorted(set(own)))}
         labels = {"labels": [numbers[task] for task in own]}
         named = {"cohort": cohort, "clients": event["clients"], "tasks": own, "clusters": labels}
-        found.append(PlannedCohort.read(named))
+        found.append(PlannedCohort.read(named, list(tasks.values())))
     return found
 
 
 def label_borders(labels: Sequence[int | None]) -> list[int]:
     """Places at which a label differs from the one before."""
     return [i for i in range(1, len(labels)) if labels[i] != labels[i - 1]]
-
-
-def colour(label: int) -> str:
-    """A cluster's colour in all pictures; many clusters share, as more could not be told apart."""
-    return PALETTE[label % len(PALETTE)]
 
 
 def _counts_text(counts: Counter[str]) -> str:
@@ -156,6 +168,7 @@ class GrantedCohort:
         labels: Cluster of each, None for a client in none; all zero without clusters.
         entries: The event of each.
         clusters: Each cluster with what is in it; empty without clusters.
+        slots: Palette slot of every cluster.
     """
 
     cohort: str
@@ -164,6 +177,7 @@ class GrantedCohort:
     labels: tuple[int | None, ...]
     entries: tuple[Mapping[str, Any], ...]
     clusters: Mapping[int, str]
+    slots: Mapping[int, int]
 
     @classmethod
     def read(
@@ -189,6 +203,7 @@ class GrantedCohort:
             labels=tuple(labels.get(client) for client in clients),
             entries=tuple(entries[client] for client in clients),
             clusters=names,
+            slots=planned.slots if planned is not None and names else {0: 0},
         )
 
     @property
@@ -198,9 +213,9 @@ class GrantedCohort:
 
     @property
     def points(self) -> NDArray[np.float64]:
-        """Budget in MB and mean rank of every client [n, 2]."""
-        budgets = [entry["budget"] / MB for entry in self.entries]
-        return np.column_stack([budgets, self.ranks.mean(1)])
+        """MB left for adapters and their training, and mean rank of every client [n, 2]."""
+        left = [free_bytes(entry) / MB for entry in self.entries]
+        return np.column_stack([left, self.ranks.mean(1)])
 
     @property
     def devices(self) -> list[str]:
@@ -210,19 +225,26 @@ class GrantedCohort:
     @property
     def inks(self) -> list[str]:
         """Colour of every client."""
-        return [OUTSIDE if label is None else colour(label) for label in self.labels]
+        return [
+            OUTSIDE if label is None else slot_colour(self.slots[label]) for label in self.labels
+        ]
+
+
+def free_bytes(entry: Mapping[str, Any]) -> float:
+    """What a `granted` budget leaves above the part that no rank changes.
+
+    Frozen weights and activations depend on the model and on how long a client's texts are; what is
+    left is what its device has to give to adapters, their gradients and moments.
+    """
+    return float(entry["budget"] - (entry.get("weights") or 0) - (entry.get("activations") or 0))
 
 
 def read_granted(events: Events) -> list[GrantedCohort]:
     """Every cohort with grants; the last ones where a run began anew."""
     latest = {event["client"]: event for event in events if event["event"] == "granted"}
     plans = {planned.cohort: planned for planned in read_planned(events)}
-    cohorts: dict[str, Any] = {}
-    for event in events:
-        if event["event"] in ("started", "resumed"):
-            cohorts |= event.get("cohorts") or {}
     found = []
-    for name, facts in sorted(cohorts.items()):
+    for name, facts in sorted(read_cohorts(events).items()):
         entries = {client: latest[client] for client in facts["clients"] if client in latest}
         if entries:
             found.append(GrantedCohort.read(name, facts["modules"], entries, plans.get(name)))

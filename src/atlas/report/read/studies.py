@@ -49,3 +49,13 @@ def mean_distance(rows: Sequence[Row], end: str) -> float | None:
     """The mean of `distance_of` over the rows that have one."""
     found = [value for row in rows if (value := distance_of(row, end)) is not None]
     return statistics.fmean(found) if found else None
+
+
+def swept_keys(rows: Sequence[Row]) -> list[str]:
+    """The compared keys whose values are all numbers; the seed is not compared but averaged."""
+    # The name of an arm is a column as well; it is no number.
+    return [k for k in columns_of(rows[0]) if all(_is_number(columns_of(r)[k]) for r in rows)]
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)

@@ -8,12 +8,12 @@ from typing import Any
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Group, RenderableType
-from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
 from atlas.report.tables.grokking import grokking_table
 from atlas.report.words.english import counted
+from atlas.report.words.plain_text import spelled
 
 SHORT = {
     "balanced_accuracy": "balanced",
@@ -26,6 +26,11 @@ SHORT = {
 
 TEXT = ("token_f1", "exact_match")
 """Metrics of written answers."""
+
+
+def as_text(value: object) -> Text:
+    """A name from a file as the text it is: no markup, nothing that steers the terminal."""
+    return Text(spelled(str(value)))
 
 
 def percent(value: float) -> str:
@@ -72,8 +77,8 @@ def client_table(summary: Mapping[str, Any], tasks: Mapping[str, str]) -> Table:
         both = summary["bytes"]["clients"].get(client)
         ranks, metric = summary["ranks"].get(client), summary["metrics"][client]
         table.add_row(
-            client,
-            task_text(tasks.get(client, ""), metric),
+            as_text(client),
+            as_text(task_text(tasks.get(client, ""), metric)),
             ranks_text(ranks) if ranks else "",
             *([percent(chance[client]) if client in chance else ""] if chance else []),
             percent(summary["majority"]["clients"][client]),
@@ -145,9 +150,9 @@ def runs_table(rows: Sequence[Mapping[str, Any]]) -> Table:
         summary = row.get("summary") or {}
         score, gain = _score(summary), summary.get("gain")
         table.add_row(
-            row["run"],
+            as_text(row["run"]),
             row["state"],
-            row["strategy"],
+            as_text(row["strategy"]),
             f"{row['done']}/{row['rounds']}",
             str(row["seed"]),
             "" if score is None else percent(score),
@@ -186,8 +191,8 @@ def studies_table(studies: Sequence[Mapping[str, Any]]) -> Table:
             means.setdefault(row["arm"], []).append(row["mean"])
         ceiling = study.get("ceiling")
         table.add_row(
-            study["study"],
-            escape(", ".join(means)),
+            as_text(study["study"]),
+            as_text(", ".join(means)),
             str(len(study["rows"])),
             percent(max(statistics.fmean(scores) for scores in means.values())),
             "" if ceiling is None else percent(ceiling),
@@ -206,8 +211,8 @@ def joins_table(joins: Mapping[str, Sequence[Mapping[str, Any]]]) -> Table:
         for record in records:
             scores, cluster = record["scores"], record["cluster"]
             table.add_row(
-                record["client"],
-                run,
+                as_text(record["client"]),
+                as_text(run),
                 "" if cluster is None else str(cluster),
                 *("" if scores.get(k) is None else percent(scores[k]) for k in ("start", "alone")),
             )
@@ -244,7 +249,7 @@ def memory_table(summary: Mapping[str, Any]) -> Table:
     for arm, found in best_first:
         loss = found["loss"]
         table.add_row(
-            arm,
+            as_text(arm),
             percent(found["accuracy"]),
             *(FIGURES[name][1](found[name]) for name in more),
             "not finite" if loss is None else f"{loss:.3f}",

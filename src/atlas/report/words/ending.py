@@ -12,11 +12,13 @@ from atlas.config.federation import FederationConfig
 from atlas.config.grokking import GrokkingConfig
 from atlas.config.load import RunConfig, load_resolved
 from atlas.config.memory import MemoryConfig
-from atlas.report.tables.runs import summary_table
+from atlas.report.tables.rounds import rounds_table
+from atlas.report.tables.runs import runs_table, summary_table
 from atlas.report.words.federation import federation_words
 from atlas.report.words.grokking import grokking_words
 from atlas.report.words.legends import CHOICE_LEGEND, RUN_LEGEND
 from atlas.report.words.memory import memory_words
+from atlas.report.words.plain_text import spelled
 from atlas.runs.events import read_events
 from atlas.runs.folder import RunFolder
 
@@ -29,25 +31,41 @@ def run_view(folder: RunFolder, found: Mapping[str, Any]) -> Group:
 def _parts(folder: RunFolder, found: Mapping[str, Any]) -> Iterator[RenderableType]:
     config = load_resolved(folder.config)
     yield summary_table(found)
+    events = read_events(folder.events) if folder.events.exists() else []
     if isinstance(config, FederationConfig):
         guessed = CHOICE_LEGEND if "chance" in found["summary"] else ""
         yield Text(RUN_LEGEND + guessed, style="dim")
         yield Text()
-        events = read_events(folder.events) if folder.events.exists() else []
-        yield Text(federation_words(found["summary"], events, config))
+        yield Text(spelled(federation_words(found["summary"], events, config)))
     elif isinstance(config, GrokkingConfig):
         yield Text(grokking_words(found["summary"]))
     else:
         yield Text(memory_words(found["summary"], config))
     yield Text()
+    if (rounds := rounds_table(events, config.kind)) is not None:
+        yield rounds
     # Paths and commands are there to be copied, so they are not broken into lines.
     for name, place in places(folder, found["summary"], config).items():
         yield Text(f"{name + ':':<12}{place}", no_wrap=True, overflow="ignore")
 
 
+def unfinished_view(folder: RunFolder, found: Mapping[str, Any]) -> Group:
+    """A run that is under way or was stopped: its line, and how its rounds went so far."""
+    events = read_events(folder.events) if folder.events.exists() else []
+    rounds = rounds_table(events, found["kind"])
+    parts: list[RenderableType] = [runs_table([found])]
+    if rounds is not None:
+        parts.append(rounds)
+    if found["state"] != "unreadable":
+        parts.append(Text(f"go on with: atlas resume {folder.path}", no_wrap=True))
+    return Group(*parts)
+
+
 def places(folder: RunFolder, summary: Mapping[str, Any], config: RunConfig) -> dict[str, str]:
     """Where what a run left is, and the next command."""
     found = {"run folder": str(folder.path)}
+    if folder.report.exists():
+        found["report"] = f"{folder.report} (open it in a browser; it needs no network)"
     plots = sorted(path.name for path in folder.plots.glob("*.png"))
     if plots:
         found["plots"] = f"{folder.plots} ({', '.join(plots)})"

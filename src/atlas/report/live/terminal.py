@@ -16,10 +16,12 @@ from rich.progress import (
     TimeElapsedColumn,
 )
 
+from atlas.report.live.pace import Pace
 from atlas.report.tables.data import data_lines
 from atlas.report.tables.grokking import GrokkingLine
 from atlas.report.tables.runs import MemoryLine
 from atlas.report.words.english import counted
+from atlas.report.words.plain_text import spelled
 
 STOPPING = "stopping once this round is saved; Ctrl-C again stops at once"
 
@@ -138,7 +140,7 @@ class PlainDisplay:
             self.last = fields["rounds"]
         text = STOPPING if name == "stopping" else self.line.add(name, fields)
         if text:
-            self.console.print(text, markup=False, highlight=False, soft_wrap=True)
+            self.console.print(spelled(text), markup=False, highlight=False, soft_wrap=True)
 
     def step(self, what: str, done: int, total: int) -> None:
         """Steps are too fine for a log."""
@@ -150,12 +152,16 @@ class BarDisplay(PlainDisplay):
     def __init__(self, console: Console, bars: Progress) -> None:
         super().__init__(console)
         self.bars = bars
-        self.rounds = bars.add_task("rounds", total=None)
-        self.steps = bars.add_task("loading", total=None)
+        self.pace = Pace()
+        self.rounds = bars.add_task("rounds", total=None, news="")
+        self.steps = bars.add_task("loading", total=None, news="")
 
     def event(self, name: str, fields: Mapping[str, Any]) -> None:
         """Move the bars, and print finished rounds above them."""
         super().event(name, fields)
+        self.pace.add(name, fields)
+        if name in ("started", "resumed", "round_started", "round_finished"):
+            self.bars.update(self.rounds, news=self.pace.news())
         if name in ("started", "resumed"):
             self.bars.update(self.rounds, total=fields["rounds"], completed=fields["after"])
         elif name == "round_finished":
@@ -176,6 +182,7 @@ def live_display(console: Console) -> Iterator[Display]:
     if not console.is_terminal:
         yield PlainDisplay(console)
         return
-    columns = (TextColumn("{task.description:>9}"), BarColumn(), MofNCompleteColumn())
-    with Progress(*columns, TimeElapsedColumn(), console=console, transient=True) as bars:
+    columns = (TextColumn("{task.description:>9}"), BarColumn(24), MofNCompleteColumn())
+    news = TextColumn("{task.fields[news]}", markup=False)
+    with Progress(*columns, TimeElapsedColumn(), news, console=console, transient=True) as bars:
         yield BarDisplay(console, bars)

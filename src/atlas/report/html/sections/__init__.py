@@ -1,0 +1,1 @@
+"""The sections of a page, one file for each of what there is to see."""
