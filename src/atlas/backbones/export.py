@@ -126,13 +126,7 @@ def merge_adapter(folder: Path, *, backbone: TransformerBackbone, adapter: Expor
     """
     check_base(adapter, backbone)
     start = f"{backbone.family.prefix}."
-    config = _merged_config(backbone, adapter.task)
-    if adapter.task.kind == "causal":
-        state = plain_state(backbone.model)
-        if backbone.config.tie_word_embeddings:
-            del state["lm_head.weight"]  # one tensor under two names cannot be saved
-    else:
-        state = {start + name: tensor for name, tensor in plain_state(backbone.body).items()}
+    config, state = task_config(backbone, adapter.task), base_state(backbone, adapter.task)
     for name, (a, b) in adapter.layers.items():
         key = f"{start}{name}.weight"
         across = is_transposed(backbone.body.get_submodule(name))
@@ -149,6 +143,17 @@ def merge_adapter(folder: Path, *, backbone: TransformerBackbone, adapter: Expor
         config.save_pretrained(fresh)
         backbone.tokenizer.save_pretrained(fresh)
         _write_json(fresh / MARKER, adapter.meta)
+
+
+def base_state(backbone: TransformerBackbone, task: Task) -> dict[str, Tensor]:
+    """The frozen weights by the names that the library's model for such a task has for them."""
+    if task.kind == "causal":
+        state = plain_state(backbone.model)
+        if backbone.config.tie_word_embeddings:
+            del state["lm_head.weight"]  # one tensor under two names cannot be saved
+        return state
+    start = f"{backbone.family.prefix}."
+    return {start + name: tensor for name, tensor in plain_state(backbone.body).items()}
 
 
 def _merged_biases(
@@ -217,7 +222,7 @@ def _peft_config(
     return {k: sorted(v) if isinstance(v, set) else v for k, v in config.to_dict().items()}
 
 
-def _merged_config(backbone: TransformerBackbone, task: Task) -> Config:
+def task_config(backbone: TransformerBackbone, task: Task) -> Config:
     """The base model's config as that of the task's model."""
     from transformers.models.auto import modeling_auto  # brings the library's models along
 

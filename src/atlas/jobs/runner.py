@@ -120,6 +120,18 @@ def start_run(
         return _make(config, ranks, open_folder, watch, progress)
 
 
+def start_in(
+    folder: RunFolder,
+    config: RunConfig,
+    watch: Observe | None = None,
+    progress: Progress | None = None,
+) -> Finished:
+    """Start a new run in a folder that holds nothing but its data; see `start_run`."""
+    threads = set_threads(config)
+    with joined(config.device) as ranks:
+        return _make(config, ranks, lambda _: _describe(folder, config, threads), watch, progress)
+
+
 def resume_run(
     path: Path,
     watch: Observe | None = None,
@@ -176,7 +188,7 @@ def lengthen(folder: RunFolder, overrides: Sequence[str]) -> None:
                 f"allowed: a number of {LENGTHS[config.kind]} beyond that"
             )
         # The settings first: killed in between, the same command again does the rest.
-        write_text_atomic(folder.config, dump_config(config))
+        write_text_atomic(folder.config, dump_config(config, folder.path))
         folder.summary.unlink(missing_ok=True)
 
 
@@ -300,10 +312,13 @@ def check_identity(job: Job, saved: Checkpoint) -> None:
 
 def new_folder(config: RunConfig, parent: Path, threads: int) -> RunFolder:
     """A fresh folder under `parent` that says what is run in it, and on what."""
-    folder = RunFolder.create(parent, config.name)
+    return _describe(RunFolder.create(parent, config.name), config, threads)
+
+
+def _describe(folder: RunFolder, config: RunConfig, threads: int) -> RunFolder:
     write_text_atomic(folder.machine, json.dumps(machine_facts(threads), indent=2) + "\n")
     # The config comes last: a folder is a run once it is there.
-    write_text_atomic(folder.config, dump_config(config))
+    write_text_atomic(folder.config, dump_config(config, folder.path))
     return folder
 
 
