@@ -51,10 +51,21 @@ def read_texts(task: Task, record: Fields, where: str) -> tuple[str, ...]:
         InputError: If a field is missing, no text, or all of them are empty.
     """
     texts = tuple(_text(task, record, field, where) for field in task.text)
-    if not any(text.strip() for text in texts):
-        fields = " and ".join(task.text)
-        raise InputError(f"{where}: {fields} empty, but task {task.name!r} reads it")
+    check_texts(task, texts, where)
     return texts
+
+
+def check_texts(task: Task, texts: Sequence[str], where: str) -> None:
+    """Refuses texts that no model can read.
+
+    Raises:
+        InputError: All of them are empty, or one holds a broken character.
+    """
+    fields = " and ".join(task.text)
+    if not any(text.strip() for text in texts):
+        raise InputError(f"{where}: {fields} empty, but task {task.name!r} reads it")
+    for text in texts:
+        _encodable(text, fields, where)
 
 
 def text_key(example: Example) -> tuple[str, ...]:

@@ -14,13 +14,14 @@ CORE = ("torch", "transformers", "peft", "safetensors", "scikit-learn", "scipy",
 EXTRAS = {
     "hub": (("datasets",), "tasks from the dataset hub (data.source=hub)"),
     "quant": (("bitsandbytes",), "backbones in four bits (backbone.quant=nf4)"),
+    "ui": (("fastapi", "uvicorn"), "answers over HTTP (atlas serve)"),
     "bench": (
         ("flwr", "titans-pytorch", "gguf", "psutil"),
         "the peers of atlas bench federation, memory and startup",
     ),
     "dev": (("ruff", "mypy", "pytest"), "the tools of make test and make lint"),
 }
-TO_COME = ("flower", "privacy", "track", "ui")
+TO_COME = ("flower", "privacy", "track")
 """Extras that install beside the others and unlock nothing yet."""
 
 

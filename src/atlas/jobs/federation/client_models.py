@@ -116,7 +116,24 @@ class ClientStack:
             made = generate_rows(self.model, self.rows(order), prompts, limits)
             for own, texts in zip(order.values(), made, strict=True):
                 answers |= {places[i]: text for i, text in zip(own, texts, strict=True)}
-        return [{"answer": answers[i]} for i in range(len(asked))]
+        return [self._told(question, answers[i]) for i, question in enumerate(asked)]
+
+    def _told(self, question: Question, answer: str) -> dict[str, Any]:
+        """An answer; to a bare prompt with the tokens of both, counted in the texts as they are."""
+        if not question.prompt:
+            return {"answer": answer}
+        read, made = map(self._count, (question.texts[0], answer))
+        full = made >= self.length(question)
+        return {"answer": answer, "tokens": {"prompt": read, "answer": made, "full": full}}
+
+    def _count(self, text: str) -> int:
+        backbone: Any = self.model.backbone
+        return len(backbone.tokenizer(text, add_special_tokens=False).input_ids)
+
+    @property
+    def room(self) -> int:
+        """Most tokens that an answer may have beside at least one of a prompt."""
+        return self.model.backbone.max_positions - 1
 
     def length(self, question: Question) -> int:
         """Most tokens that are written for a question."""
