@@ -20,6 +20,7 @@ from atlas.config.plan import (
     RouteSettings,
     Settings,
     SplitSettings,
+    Track,
 )
 from atlas.config.training import (
     CLIENT_ID,
@@ -164,6 +165,7 @@ class FederationConfig(Settings):
     threads: Annotated[int, Field(ge=1, le=1024)] | None = Field(
         None, description="torch threads; default: all cores"
     )
+    track: Track = Field("none", description="keep figures for TensorBoard or MLflow, too")
     rounds: Positive = Field(5, description="rounds of local training and mixing")
     strategy: str = Field("fedavg", description="who learns from whom; see atlas strategies")
     keep_best: bool | None = Field(

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from atlas.config.plan import Device, Positive, Settings
+from atlas.config.plan import Device, Positive, Settings, Track
 from atlas.config.training import CLIENT_ID
 
 GrokkingArm = Literal["grokking", "control"]
@@ -81,6 +81,7 @@ class GrokkingConfig(Settings):
     threads: Annotated[int, Field(ge=1, le=1024)] | None = Field(
         None, description="torch threads; default: all cores"
     )
+    track: Track = Field("none", description="keep figures for TensorBoard or MLflow, too")
     task: ArithmeticSettings = ArithmeticSettings()
     arms: list[GrokkingArm] = Field(
         default=["grokking", "control"],

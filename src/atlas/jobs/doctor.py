@@ -14,6 +14,7 @@ CORE = ("torch", "transformers", "peft", "safetensors", "scikit-learn", "scipy",
 EXTRAS = {
     "hub": (("datasets",), "tasks from the dataset hub (data.source=hub)"),
     "quant": (("bitsandbytes",), "backbones in four bits (backbone.quant=nf4)"),
+    "track": (("tensorboard", "mlflow"), "curves elsewhere (track=tensorboard, track=mlflow)"),
     "ui": (("fastapi", "uvicorn"), "answers over HTTP (atlas serve)"),
     "bench": (
         ("flwr", "titans-pytorch", "gguf", "psutil"),
@@ -21,7 +22,7 @@ EXTRAS = {
     ),
     "dev": (("ruff", "mypy", "pytest"), "the tools of make test and make lint"),
 }
-TO_COME = ("flower", "privacy", "track")
+TO_COME = ("flower", "privacy")
 """Extras that install beside the others and unlock nothing yet."""
 
 

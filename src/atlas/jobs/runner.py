@@ -20,6 +20,8 @@ from atlas.config.grokking import GrokkingConfig
 from atlas.config.load import LENGTHS, RunConfig, dump_config, length_of, lengthened, load_resolved
 from atlas.config.memory import MemoryConfig
 from atlas.errors import InputError
+from atlas.jobs.track.tracking import open_tracking
+from atlas.jobs.track.writers import check_library
 from atlas.runs.checkpoint import Checkpoint, latest_round, save_round
 from atlas.runs.events import EventLog, Observe, Progress, drop_after_round
 from atlas.runs.files import write_text_atomic
@@ -167,6 +169,7 @@ def _make(
     progress: Progress | None,
 ) -> Finished:
     """One process's part of a run; what it holds is gone before the processes part."""
+    check_library(config.track)
     job = open_job(config, progress, ranks)
     folder = open_folder(ranks)
     return carry_on(job, folder, watch) if ranks.first else follow(job, folder, ranks)
@@ -234,8 +237,10 @@ def carry_on(job: Job, folder: RunFolder, watch: Observe | None) -> Finished:
             before = job.restore(folder, saved)
         if folder.events.exists():
             drop_after_round(folder.events, job.round, ENDINGS)
-        with EventLog(folder.events) as log:
-            observe = observer(log, watch)
+        tracked = open_tracking(load_resolved(folder.config), folder)
+        with EventLog(folder.events) as log, tracked as track:
+            observe = observer(log, watch, track.event)
+            track.begin(observe)
             observe("started" if saved is None else "resumed", job.facts())
             if saved is None:
                 job.begin(folder, observe)
@@ -244,12 +249,14 @@ def carry_on(job: Job, folder: RunFolder, watch: Observe | None) -> Finished:
                 # Events first: a saved round must never be without its history.
                 log.sync()
                 save(job, folder, before + time.perf_counter() - began)
+                track.flush()
                 return not job.ranks.any(stop.requested)
 
             if not job.run_rounds(observe, after_round):
                 observe("stopped", {"round": job.round})
                 return Finished(folder, None)
             summary = job.finish(folder, observe, before + time.perf_counter() - began)
+            track.flush()
         job.draw(folder)
     return Finished(folder, summary)
 
@@ -350,11 +357,12 @@ def recorded_threads(folder: RunFolder) -> int:
     return threads
 
 
-def observer(log: EventLog, watch: Observe | None) -> Observe:
+def observer(log: EventLog, watch: Observe | None, track: Observe) -> Observe:
     """Writes events to the log, and passes them on."""
 
     def observe(event: str, fields: Mapping[str, object]) -> None:
         log.log(event, fields)
+        track(event, fields)
         if watch is not None:
             watch(event, fields)
 
