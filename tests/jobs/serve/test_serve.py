@@ -112,6 +112,23 @@ def test_completions_are_the_clients_own(run, server):
     assert choice["text"].strip() == "" and choice["finish_reason"] == "stop"
 
 
+def test_openais_own_client_is_understood(run, server):
+    openai = pytest.importorskip("openai", reason="needs openai: pip install openai")
+    client = openai.OpenAI(base_url=f"{server.serving['address']}/v1", api_key=TOKEN)
+    assert [model.id for model in client.models.list()] == list("abcd")
+    prompt = "Q: how much is 7? A:"
+    told = client.completions.create(model="c", prompt=prompt, max_tokens=6, temperature=0)
+    (own,) = run.client("c").predict(["how much is 7?"])
+    assert told.choices[0].text.strip() == own["answer"]
+    with pytest.raises(openai.NotFoundError, match="no such client"):
+        client.completions.create(model="zz", prompt="x")
+    with pytest.raises(openai.UnprocessableEntityError, match="greedy"):
+        client.completions.create(model="c", prompt="x", temperature=0.5)
+    stranger = openai.OpenAI(base_url=f"{server.serving['address']}/v1", api_key="wrong")
+    with pytest.raises(openai.AuthenticationError, match="token"):
+        stranger.models.list()
+
+
 @pytest.mark.parametrize(
     ("route", "body", "status", "message"),
     [
