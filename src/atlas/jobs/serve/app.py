@@ -99,11 +99,11 @@ def _task(tasks: dict[str, Task], client: str | None, kind: TaskKind) -> Task:
 def _classified(
     tasks: dict[str, Task], common: str | None, given: str | list[str] | ClassifyInput, number: int
 ) -> Question:
-    client, texts = common, given
+    client = common
     if isinstance(given, ClassifyInput):
-        client, texts = given.client or common, given.texts
+        client, given = given.client or common, given.texts
     task = _task(tasks, client, "classification")
-    listed = (texts,) if isinstance(texts, str) else tuple(texts)
+    listed = (given,) if isinstance(given, str) else tuple(given)
     if len(listed) != len(task.text):
         fields = ", ".join(task.text)
         told = f"{len(listed)} texts, but task {task.name!r} reads {len(task.text)}: {fields}"

@@ -36,7 +36,7 @@ def round_scalars(events: Sequence[Mapping[str, Any]]) -> list[Scalar]:
     clients = client_round_rows(events)
     if len({row["client"] for row in clients}) <= MOST_CLIENTS:
         for row in clients:
-            own = {key: row[key] for key in ("loss", "score", "accept") if key in row}
+            own: dict[str, Any] = {k: row[k] for k in ("loss", "score", "accept") if k in row}
             found += _numbers(own, row["round"], f"/{row['client']}")
     return found
 

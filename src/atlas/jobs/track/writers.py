@@ -63,7 +63,7 @@ class TensorBoardLog:
         """
         from torch.utils.tensorboard import SummaryWriter
 
-        self._writer: Any = SummaryWriter(str(folder.path / "tensorboard"), purge_step=purge)  # type: ignore[no-untyped-call]
+        self._writer: Any = SummaryWriter(str(folder.path / "tensorboard"), purge_step=purge)
 
     def write(self, points: Sequence[Scalar]) -> None:
         """Keep points."""
