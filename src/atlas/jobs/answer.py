@@ -135,7 +135,7 @@ def predict_file(asked: Asked, source: str, form: str | None = None) -> Any:  # 
     """Answers of clients to the rows of a file, or of standard input (`-`).
 
     Returns:
-        A `jobs.federation.batch.Batch`.
+        An `AnsweredRows` of `jobs.federation.batch`.
 
     Raises:
         InputError: It is no finished federation, or no row can be answered.

@@ -25,7 +25,7 @@ OWN = (CLIENT, "answer", "probability", "probabilities", "error")
 
 
 @dataclass(frozen=True)
-class Batch:
+class AnsweredRows:
     """What came of a file of texts.
 
     Attributes:
@@ -38,7 +38,7 @@ class Batch:
     bad: list[str]
 
 
-def answer_rows(folder: RunFolder, rows: Sequence[Row], client: str | None) -> Batch:
+def answer_rows(folder: RunFolder, rows: Sequence[Row], client: str | None) -> AnsweredRows:
     """Answer rows, those of one backbone in passes together.
 
     Args:
@@ -72,7 +72,7 @@ def answer_rows(folder: RunFolder, rows: Sequence[Row], client: str | None) -> B
     for place, told in zip(asked, models.answer(list(asked.values())), strict=True):
         told = {**told, "answer": told["answer"].strip()}
         found[place] |= {key: told[key] for key in OWN if key in told}
-    return Batch(found, bad)
+    return AnsweredRows(found, bad)
 
 
 def _named(folder: RunFolder, rows: Sequence[Row], client: str | None) -> list[str]:
