@@ -153,7 +153,8 @@ def test_fronts_cost_no_torch():
 
 
 def test_there_is_nothing_else_at_the_front():
-    assert set(atlas.__all__) == {"Run", "__version__", "compare", "open_run", "plan", "run"}
+    verbs = {"compare", "federate", "open_run", "plan", "run"}
+    assert set(atlas.__all__) == {"Run", "__version__", *verbs}
     with pytest.raises(AttributeError, match="no attribute 'train'"):
         atlas.train  # noqa: B018
 

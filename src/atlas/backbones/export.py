@@ -72,24 +72,32 @@ def export_adapter(  # noqa: PLR0913
     kept = {name: pair for name, pair in layers.items() if pair[0].shape[0]}
     check_layers(backbone, kept)
     check_head(backbone, task, head)
-    start = f"{backbone.family.prefix}."
-    tensors = {ROOT + name: tensor for name, tensor in head.items()}
-    for name, (a, b) in kept.items():
-        tensors[f"{ROOT}{start}{name}.lora_A.weight"] = a
-        tensors[f"{ROOT}{start}{name}.lora_B.weight"] = b
-        if biases:
-            zeros = b.new_zeros(b.shape[0])
-            tensors[f"{ROOT}{start}{name}.lora_B.bias"] = biases.get(name, zeros)
-    ranks = {start + name: a.shape[0] for name, (a, _) in kept.items()}
     about = {"format": 1, "task": asdict(task), "id2label": dict(enumerate(task.labels))}
     about |= {"head": sorted(head), "backbone": describe_base(backbone)}
     about |= {"limits": asdict(limits), "card": card_facts(card)}
     with whole_folder(folder) as fresh:
-        save_file(_plain(tensors), fresh / WEIGHTS, metadata={"format": "pt"})
-        settings = _peft_config(backbone, task, ranks, alpha) | {"lora_bias": bool(biases)}
-        _write_json(fresh / CONFIG, settings)
+        parts = ExportedAdapter(kept, alpha, dict(head), {}, dict(biases or {}))
+        write_peft_files(fresh, backbone=backbone, task=task, adapter=parts)
         _write_json(fresh / MARKER, about)
         (fresh / "README.md").write_text(write_card(backbone, task, limits, card), encoding="utf-8")
+
+
+def write_peft_files(
+    folder: Path, *, backbone: TransformerBackbone, task: Task, adapter: ExportedAdapter
+) -> None:
+    """Writes the two files that PEFT reads: weights and settings."""
+    start = f"{backbone.family.prefix}."
+    tensors = {ROOT + name: tensor for name, tensor in adapter.head.items()}
+    for name, (a, b) in adapter.layers.items():
+        tensors[f"{ROOT}{start}{name}.lora_A.weight"] = a
+        tensors[f"{ROOT}{start}{name}.lora_B.weight"] = b
+        if adapter.biases:
+            zeros = b.new_zeros(b.shape[0])
+            tensors[f"{ROOT}{start}{name}.lora_B.bias"] = adapter.biases.get(name, zeros)
+    ranks = {start + name: a.shape[0] for name, (a, _) in adapter.layers.items()}
+    save_file(_plain(tensors), folder / WEIGHTS, metadata={"format": "pt"})
+    settings = _peft_config(backbone, task, ranks, adapter.alpha)
+    _write_json(folder / CONFIG, settings | {"lora_bias": bool(adapter.biases)})
 
 
 def complete_export(
@@ -126,13 +134,7 @@ def merge_adapter(folder: Path, *, backbone: TransformerBackbone, adapter: Expor
     """
     check_base(adapter, backbone)
     start = f"{backbone.family.prefix}."
-    config = _merged_config(backbone, adapter.task)
-    if adapter.task.kind == "causal":
-        state = plain_state(backbone.model)
-        if backbone.config.tie_word_embeddings:
-            del state["lm_head.weight"]  # one tensor under two names cannot be saved
-    else:
-        state = {start + name: tensor for name, tensor in plain_state(backbone.body).items()}
+    config, state = task_config(backbone, adapter.task), base_state(backbone, adapter.task)
     for name, (a, b) in adapter.layers.items():
         key = f"{start}{name}.weight"
         across = is_transposed(backbone.body.get_submodule(name))
@@ -149,6 +151,17 @@ def merge_adapter(folder: Path, *, backbone: TransformerBackbone, adapter: Expor
         config.save_pretrained(fresh)
         backbone.tokenizer.save_pretrained(fresh)
         _write_json(fresh / MARKER, adapter.meta)
+
+
+def base_state(backbone: TransformerBackbone, task: Task) -> dict[str, Tensor]:
+    """The frozen weights by the names that the library's model for such a task has for them."""
+    if task.kind == "causal":
+        state = plain_state(backbone.model)
+        if backbone.config.tie_word_embeddings:
+            del state["lm_head.weight"]  # one tensor under two names cannot be saved
+        return state
+    start = f"{backbone.family.prefix}."
+    return {start + name: tensor for name, tensor in plain_state(backbone.body).items()}
 
 
 def _merged_biases(
@@ -217,7 +230,7 @@ def _peft_config(
     return {k: sorted(v) if isinstance(v, set) else v for k, v in config.to_dict().items()}
 
 
-def _merged_config(backbone: TransformerBackbone, task: Task) -> Config:
+def task_config(backbone: TransformerBackbone, task: Task) -> Config:
     """The base model's config as that of the task's model."""
     from transformers.models.auto import modeling_auto  # brings the library's models along
 

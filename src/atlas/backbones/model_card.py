@@ -128,13 +128,7 @@ def asking(
     backbone: TransformerBackbone, task: Task, limits: Limits, tokenizer: TokenizerPlace
 ) -> str:
     """A program that loads the adapter with PEFT alone and asks it, as the run itself would."""
-    arguments = ["place", f"dtype={backbone.dtype}"]
-    if backbone.lowest is not None:
-        arguments.append(f"num_hidden_layers={backbone.lowest}")
-        if getattr(backbone.config, "layer_types", None):
-            arguments.append(f"layer_types={list(backbone.config.layer_types)!r}")
-    if backbone.quant is not None:
-        arguments.append(f"quantization_config={_quant_config(backbone)}")
+    arguments = base_arguments(backbone)
     auto = "AutoModelForCausalLM"
     if task.kind == "classification":
         auto = "AutoModelForSequenceClassification"
@@ -160,6 +154,18 @@ def asking(
         pad=backbone.specials.pad,
         stops=list(backbone.stops) or None,
     )
+
+
+def base_arguments(backbone: TransformerBackbone) -> list[str]:
+    """Arguments under which the library loads the same base model from its `place`."""
+    arguments = ["place", f"dtype={backbone.dtype}"]
+    if backbone.lowest is not None:
+        arguments.append(f"num_hidden_layers={backbone.lowest}")
+        if getattr(backbone.config, "layer_types", None):
+            arguments.append(f"layer_types={list(backbone.config.layer_types)!r}")
+    if backbone.quant is not None:
+        arguments.append(f"quantization_config={_quant_config(backbone)}")
+    return arguments
 
 
 def _quant_config(backbone: TransformerBackbone) -> str:

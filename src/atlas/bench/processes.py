@@ -169,7 +169,7 @@ def measure_apart(module: str, work: Mapping[str, Any], what: str) -> dict[str, 
     return found
 
 
-NAMES = ("federation", "memory", "memory-model", "server", "startup")
+NAMES = ("federation", "memory", "memory-model", "serve", "server", "startup")
 Size = Literal["quick", "full"]
 Row = Mapping[str, Any]
 

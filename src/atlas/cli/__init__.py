@@ -11,7 +11,7 @@ from typing import Annotated, Any, get_type_hints
 import typer
 
 from atlas import __version__
-from atlas.cli import catalogue, clients, machine, memory, pages, runs, studies
+from atlas.cli import catalogue, clients, machine, memory, pages, runs, serve, studies
 from atlas.cli.common import STOPPED
 from atlas.errors import InputError
 from atlas.runs.ranks import follows
@@ -32,6 +32,7 @@ app.command()(clients.join)
 app.command()(clients.export)
 app.command()(clients.predict)
 app.command("eval")(clients.evaluate)
+app.command()(serve.serve)
 app.command()(memory.generate)
 app.command()(catalogue.presets)
 app.command()(catalogue.strategies)

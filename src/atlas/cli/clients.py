@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -60,33 +61,80 @@ def export(  # noqa: PLR0913
     merged: Annotated[
         bool, typer.Option("--merged", help="Write the client's whole merged model.")
     ] = False,
+    whole: Annotated[
+        bool,
+        typer.Option("--all", help="All clients into one folder, for servers of many adapters."),
+    ] = False,
     out: Out = RUNS,
     as_json: Json = False,
 ) -> None:
-    """Write a model for others: a client's PEFT adapter, or an arm of a memory run."""
-    from atlas.jobs.answer import Asked
+    """Write models for others: PEFT adapters of one client or of all, or an arm of a memory run."""
+    from atlas.jobs.answer import Asked, export_clients
     from atlas.jobs.answer import export as export_asked
 
+    if whole:
+        found = export_clients(Asked(name, out, client, arm), to, merged=merged)
+        show_result(found, as_json, lambda: _exported(found))
+        return
     result = export_asked(Asked(name, out, client, arm), to, merged=merged)
     what = "adapter" if "client" in result and not merged else "model"
     whose = result.get("client") or result.get("arm") or name
     show_result(result, as_json, lambda: f"{what} of {whose} is in {to}")
 
 
+def _exported(found: Mapping[str, Any]) -> str:
+    """What is in the folder of all clients, and who is not."""
+    from atlas.report.words.english import counted
+
+    place = found["folder"]
+    count = counted(len(found["clients"]), "adapter")
+    lines = [f"{count} in {place}; how to serve them: {place}/README.md"]
+    if found["only_peft"]:
+        lines.append(
+            f"for PEFT, not for vLLM and LoRAX: {', '.join(found['only_peft'])}; why: there"
+        )
+    lines += [f"left out: {client}: {why}" for client, why in found["left_out"].items()]
+    return "\n".join(lines)
+
+
 def predict(  # noqa: PLR0913
     name: RunOrModel,
-    texts: Annotated[list[str], typer.Argument(help="The text, or one per text field.")],
+    texts: Annotated[
+        list[str] | None, typer.Argument(help="The text, or one per text field.")
+    ] = None,
     client: Client = None,
     arm: Arm = None,
+    file: Annotated[
+        str | None,
+        typer.Option(
+            "--file",
+            help="Many texts: a CSV, JSONL or text file, or - for stdin. Rows "
+            "with a column client are answered by that client.",
+        ),
+    ] = None,
+    form: Annotated[
+        str | None, typer.Option("--format", help="Of --file: csv, jsonl or txt; by its suffix.")
+    ] = None,
+    to: Annotated[
+        Path | None, typer.Option("--to", help="CSV or JSONL file for the answers of --file.")
+    ] = None,
     out: Out = RUNS,
     as_json: Json = False,
 ) -> None:
     """Answer as one client's model would; of a memory model, the likeliest next tokens."""
+    from atlas.errors import InputError
     from atlas.jobs.answer import Asked
     from atlas.jobs.answer import predict as predict_asked
     from atlas.report.live import live_display
     from atlas.report.words.memory import next_words
 
+    if file is not None:
+        if texts:
+            raise InputError(f"--file {file}: texts are given, too; allowed: one of both")
+        _predict_file(Asked(name, out, client, arm), file, form, to)
+        return
+    if not texts:
+        raise InputError("no text given; allowed: a text, or --file")
     with live_display(console(to_stderr=True)) as display:
         result = predict_asked(Asked(name, out, client, arm), texts, display.step)
 
@@ -99,6 +147,26 @@ def predict(  # noqa: PLR0913
         return f"{result['answer']}  ({', '.join(f'{k} {v:.3f}' for k, v in shares)})"
 
     show_result(result, as_json, text)
+
+
+def _predict_file(asked: Any, file: str, form: str | None, to: Path | None) -> None:  # noqa: ANN401
+    """Write all answers, then name the rows that have none."""
+    from atlas.data.questions import to_text
+    from atlas.jobs.answer import predict_file
+    from atlas.runs.files import write_text_atomic
+
+    if to is not None:
+        to_text([], to.suffix.lower().removeprefix("."))  # refuses a form before any work
+    batch = predict_file(asked, file, form)
+    if to is None:
+        typer.echo(to_text(batch.rows, "jsonl"), nl=False)
+    else:
+        write_text_atomic(to, to_text(batch.rows, to.suffix.lower().removeprefix(".")))
+        typer.echo(f"{len(batch.rows) - len(batch.bad)} of {len(batch.rows)} rows answered: {to}")
+    for reason in batch.bad:
+        typer.echo(f"not answered: {reason}", err=True)
+    if batch.bad:
+        raise typer.Exit(2)
 
 
 def evaluate(  # noqa: PLR0913

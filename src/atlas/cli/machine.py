@@ -12,7 +12,7 @@ from atlas.cli.common import Json, console, show_result
 
 def bench(
     name: Annotated[
-        str, typer.Argument(help="federation, memory, memory-model, server or startup.")
+        str, typer.Argument(help="federation, memory, memory-model, serve, server or startup.")
     ],
     size: Annotated[str, typer.Option("--size", help="quick, or full with every peer.")] = "full",
     out: Annotated[Path, typer.Option("--out", help="Folder for the JSON file and the plot.")] = (

@@ -22,6 +22,7 @@ from atlas.config.plan import (
     Settings,
     Share,
     SplitSettings,
+    Track,
     WireSettings,
 )
 from atlas.config.training import (
@@ -173,6 +174,7 @@ class FederationConfig(Settings):
         None, description="torch threads; default: all cores"
     )
     report: bool = Field(True, description="write report.html at the end of the run")
+    track: Track = Field("none", description="keep figures for TensorBoard or MLflow, too")
     rounds: Positive = Field(5, description="rounds of local training and mixing")
     strategy: str = Field("fedavg", description="who learns from whom; see atlas strategies")
     keep_best: bool | None = Field(

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from atlas.config.plan import Device, Positive, Settings
+from atlas.config.plan import Device, Positive, Settings, Track
 from atlas.config.training import CLIENT_ID
 
 GrokkingArm = Literal["grokking", "control"]
@@ -82,6 +82,7 @@ class GrokkingConfig(Settings):
         None, description="torch threads; default: all cores"
     )
     report: bool = Field(True, description="write report.html at the end of the run")
+    track: Track = Field("none", description="keep figures for TensorBoard or MLflow, too")
     task: ArithmeticSettings = ArithmeticSettings()
     arms: list[GrokkingArm] = Field(
         default=["grokking", "control"],

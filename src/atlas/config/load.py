@@ -181,9 +181,21 @@ def load_config(source: str, overrides: Sequence[str]) -> RunConfig:
     settings = _resolve_size(_read_source(source), changes)
     if source not in preset_names():
         settings = anchor(settings, Path(source).absolute().parent)
+    return _changed(settings, [(path, value) for path, value in changes if path != ["size"]])
+
+
+def build_config(settings: dict[str, Any], overrides: Sequence[str]) -> RunConfig:
+    """As `load_config`, from plain values instead of a file.
+
+    Raises:
+        InputError: Something is not allowed; one line per problem.
+    """
+    return _changed(settings, [parse_override(text) for text in overrides])
+
+
+def _changed(settings: dict[str, Any], changes: Sequence[tuple[list[str], Any]]) -> RunConfig:
     for path, value in changes:
-        if path != ["size"]:
-            set_value(settings, path, value)
+        set_value(settings, path, value)
     return _validate(anchor(fill_data_path(settings), Path.cwd()))
 
 
@@ -212,7 +224,7 @@ def _federation(config: RunConfig, source: str) -> FederationConfig:
 
 
 def load_resolved(path: Path) -> RunConfig:
-    """Reads back what `dump_config` wrote.
+    """Reads back what `dump_config` wrote; clients' files in its own folder are found again.
 
     Args:
         path: The file, usually a run's ``config.yaml``.
@@ -224,6 +236,11 @@ def load_resolved(path: Path) -> RunConfig:
         InputError: The file cannot be read or is not a valid configuration.
     """
     settings = _read_file(path)
+    clients = settings.get("clients")
+    for client in clients if isinstance(clients, list) else ():
+        for key in ("data", "test_data") if isinstance(client, dict) else ():
+            if isinstance(client.get(key), str):
+                client[key] = str(path.absolute().parent / client[key])
     former = FORMER if _kind_of(settings) == "federation" else {}
     return _validate(merge(former, settings))
 
@@ -266,16 +283,24 @@ def lengthened(config: RunConfig, overrides: Sequence[str]) -> RunConfig:
     return _validate(settings)
 
 
-def dump_config(config: RunConfig) -> str:
+def dump_config(config: RunConfig, home: Path | None = None) -> str:
     """Writes every setting, defaults included, as YAML.
 
     Args:
         config: The settings.
+        home: The run folder that it is written into. Clients' files that lie in there are named
+            as seen from it, so that the folder can be moved.
 
     Returns:
-        Text that loads back to an equal object; paths stay as given.
+        Text that loads back to an equal object; other paths stay as given.
     """
-    return to_yaml(config.model_dump(mode="json"))
+    settings = config.model_dump(mode="json")
+    for client in settings.get("clients", ()):
+        for key in ("data", "test_data"):
+            if home is not None and client[key] is not None:
+                place, own = Path(client[key]), home.absolute()
+                client[key] = str(place.relative_to(own) if place.is_relative_to(own) else place)
+    return to_yaml(settings)
 
 
 def _preset_folder() -> Traversable:

@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 from atlas.config.episodes import EpisodeSettings
 from atlas.config.memory_task import SequenceSettings
 from atlas.config.memory_train import MemoryTrainSettings
-from atlas.config.plan import Count, Device, Positive, Settings
+from atlas.config.plan import Count, Device, Positive, Settings, Track
 from atlas.config.rule import Rule
 from atlas.config.training import CLIENT_ID
 
@@ -72,6 +72,7 @@ class MemoryConfig(Settings):
         None, description="torch threads; default: all cores"
     )
     report: bool = Field(True, description="write report.html at the end of the run")
+    track: Track = Field("none", description="keep figures for TensorBoard or MLflow, too")
     objective: Literal["lm", "episodes"] = Field(
         "lm",
         description="lm: the next token, or the answer of recall; episodes: a memory is filled and "

@@ -12,6 +12,8 @@ Share = Annotated[float, Field(ge=0.0, le=1.0)]
 DEVICE = r"^(cpu|mps|cuda(:[0-9]{1,3})?)$"
 Device = Annotated[str, Field(pattern=DEVICE)]
 """Where a run is computed; whether there is such a device is found out when the run starts."""
+Track = Literal["none", "tensorboard", "mlflow"]
+"""Who keeps a run's figures beside its own log."""
 
 
 class Settings(BaseModel):

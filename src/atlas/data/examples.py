@@ -27,10 +27,7 @@ def read_example(task: Task, record: Fields, where: str) -> Example:
     Raises:
         InputError: If a field is missing or holds what the task has no use for.
     """
-    texts = tuple(_text(task, record, field, where) for field in task.text)
-    if not any(text.strip() for text in texts):
-        fields = " and ".join(task.text)
-        raise InputError(f"{where}: {fields} empty, but task {task.name!r} reads it")
+    texts = read_texts(task, record, where)
     if task.kind == "classification":
         return Example(texts, _index(_field(task, record, task.label, where), task, where))
     prompt = (render_prompt(task, texts),)
@@ -45,6 +42,30 @@ def read_example(task: Task, record: Fields, where: str) -> Example:
     choices = _choices(_field(task, record, task.choices, where), task, where)
     label = _choice(_field(task, record, task.label, where), choices, task, where)
     return Example(prompt, label, choices[label], choices)
+
+
+def read_texts(task: Task, record: Fields, where: str) -> tuple[str, ...]:
+    """What a record asks, whether or not it has an answer: the task's text fields.
+
+    Raises:
+        InputError: If a field is missing, no text, or all of them are empty.
+    """
+    texts = tuple(_text(task, record, field, where) for field in task.text)
+    check_texts(task, texts, where)
+    return texts
+
+
+def check_texts(task: Task, texts: Sequence[str], where: str) -> None:
+    """Refuses texts that no model can read.
+
+    Raises:
+        InputError: All of them are empty, or one holds a broken character.
+    """
+    fields = " and ".join(task.text)
+    if not any(text.strip() for text in texts):
+        raise InputError(f"{where}: {fields} empty, but task {task.name!r} reads it")
+    for text in texts:
+        _encodable(text, fields, where)
 
 
 def text_key(example: Example) -> tuple[str, ...]:

@@ -7,7 +7,7 @@ import io
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -19,6 +19,9 @@ from atlas.federation.clients import Task
 SPLITS = ("train", "test")
 DELIMITERS = {",": "commas", ";": "semicolons", "\t": "tabs"}
 """What may stand between the cells of a CSV file; the first that the header has is taken."""
+
+Row = Record | InputError
+"""A row of a file, or what is wrong with it."""
 
 
 def data_folder(path: Path | None) -> Path:
@@ -90,16 +93,28 @@ def read_file(path: Path) -> FileRecords:
     Raises:
         InputError: If the file is missing, empty, malformed or not in UTF-8.
     """
-    readers = {".jsonl": _jsonl, ".csv": _csv}
-    if path.suffix.lower() not in readers:
+    readers = {".jsonl": jsonl_rows, ".csv": csv_rows}
+    suffix = path.suffix.lower()
+    if suffix not in readers:
         raise InputError(f"{path}: unknown suffix {path.suffix!r}; allowed: {', '.join(readers)}")
-    found = readers[path.suffix.lower()](path, _read_text(path))
-    if not found.records:
+    text, records = read_text(path), []
+    for row in readers[suffix](str(path), text):
+        if isinstance(row, InputError):
+            raise row
+        records.append(row)
+    if not records:
         raise InputError(f"{path}: no records in it; expected one example per line")
-    return found
+    delimiter = _delimiter(text) if suffix == ".csv" else ","
+    told = f"{path}: read with {DELIMITERS[delimiter]}, not commas, between cells"
+    return FileRecords(records, () if delimiter == "," else (told,))
 
 
-def _read_text(path: Path) -> str:
+def read_text(path: Path) -> str:
+    """The text of a file.
+
+    Raises:
+        InputError: It cannot be read, or is not in UTF-8.
+    """
     try:
         # Spreadsheets put a byte order mark in front of UTF-8; utf-8-sig drops it.
         return path.read_bytes().decode("utf-8-sig")
@@ -113,48 +128,50 @@ def _read_text(path: Path) -> str:
         raise InputError(f"{path}: {error.strerror or error}; expected a file") from error
 
 
-def _jsonl(path: Path, text: str) -> FileRecords:
-    records = []
+def jsonl_rows(name: str, text: str) -> Iterator[Row]:
+    """Records of a JSONL text, or what is wrong with a line; `name` is that of its file."""
     # Not splitlines: it also breaks at characters that JSON strings may hold.
     for number, line in enumerate(text.split("\n"), start=1):
         if not line.strip():
             continue
-        where = f"{path}:{number}"
+        where = f"{name}:{number}"
         try:
             value = json.loads(line)
         except (ValueError, RecursionError) as error:
-            raise InputError(f"{where}: not JSON ({error}); expected an object per line") from error
-        if not isinstance(value, dict):
+            yield InputError(f"{where}: not JSON ({error}); expected an object per line")
+            continue
+        if isinstance(value, dict):
+            yield Record(value, where)
+        else:
             kind = type(value).__name__
-            raise InputError(f"{where}: a {kind}; expected an object such as {{...}} per line")
-        records.append(Record(value, where))
-    return FileRecords(records)
+            yield InputError(f"{where}: a {kind}; expected an object such as {{...}} per line")
 
 
-def _csv(path: Path, text: str) -> FileRecords:
+def csv_rows(name: str, text: str) -> Iterator[Row]:
+    """Records of a CSV text, or what is wrong with a row; after a broken quote nothing is known.
+
+    Raises:
+        InputError: The header will not do.
+    """
     delimiter = _delimiter(text)
     rows = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
     names: list[str] = []
-    records: list[Record] = []
     done = 0
     try:
         for row in rows:
             # A quoted cell may run over many lines: a record is where it begins.
-            where, done = f"{path}:{done + 1}", rows.line_num
+            where, done = f"{name}:{done + 1}", rows.line_num
             if not any(cell.strip() for cell in row):
                 continue
             if not names:
                 names = _header([cell.strip() for cell in row], where)
             elif len(row) != len(names):
-                raise InputError(
-                    f"{where}: {_cells(row, delimiter)}; the header names {len(names)}"
-                )
+                cells = _cells(row, delimiter)
+                yield InputError(f"{where}: {cells}; the header names {len(names)}")
             else:
-                records.append(Record(dict(zip(names, row, strict=True)), where))
+                yield Record(dict(zip(names, row, strict=True)), where)
     except csv.Error as error:
-        raise InputError(f"{path}:{done + 1}: malformed CSV ({error})") from error
-    told = f"{path}: read with {DELIMITERS[delimiter]}, not commas, between cells"
-    return FileRecords(records, () if delimiter == "," else (told,))
+        yield InputError(f"{name}:{done + 1}: malformed CSV ({error})")
 
 
 def _delimiter(text: str) -> str:

@@ -93,6 +93,27 @@ def export(asked: Asked, to: Path, *, merged: bool = False) -> dict[str, Any]:
     return {"arm": saved.arm, "folder": str(to), "model": str(saved.place)}
 
 
+def export_clients(asked: Asked, to: Path, *, merged: bool = False) -> dict[str, Any]:
+    """Write all clients of a federation into one new folder, for servers of many adapters.
+
+    Raises:
+        InputError: It is no finished federation, or the folder will not do.
+    """
+    if asked.client is not None:
+        raise InputError(
+            f"--client {asked.client}: --all exports every client; allowed: one of both"
+        )
+    if merged:
+        raise InputError("--merged: writes one client's whole model, --all adapters; choose one")
+    folder = find_run(asked.name, asked.parent)
+    config = load_resolved(folder.config)
+    if not isinstance(config, FederationConfig):
+        raise InputError(f"--all: a {config.kind} run has no clients; leave --all out")
+    from atlas.jobs.federation.export_all import export_all
+
+    return export_all(folder, to)
+
+
 def predict(asked: Asked, texts: Sequence[str], progress: Progress | None = None) -> dict[str, Any]:
     """A client's answer to one input, or what a memory model expects after a text.
 
@@ -108,6 +129,28 @@ def predict(asked: Asked, texts: Sequence[str], progress: Progress | None = None
     from atlas.jobs.memory.answer import predict_next
 
     return predict_next(asked.memory(), texts[0], progress)
+
+
+def predict_file(asked: Asked, source: str, form: str | None = None) -> Any:  # noqa: ANN401
+    """Answers of clients to the rows of a file, or of standard input (`-`).
+
+    Returns:
+        An `AnsweredRows` of `jobs.federation.batch`.
+
+    Raises:
+        InputError: It is no finished federation, or no row can be answered.
+    """
+    from atlas.data.questions import read_rows
+
+    folder = find_run(asked.name, asked.parent)
+    config = load_resolved(folder.config)
+    if not isinstance(config, FederationConfig) or asked.arm is not None:
+        raise InputError(
+            f"--file: rows are answered by clients; a {config.kind} run reads one text"
+        )
+    from atlas.jobs.federation.batch import answer_rows
+
+    return answer_rows(folder, read_rows(source, form), asked.client)
 
 
 def evaluate(asked: Asked, file: Path, progress: Progress | None = None) -> dict[str, Any]:

@@ -7,93 +7,27 @@ command line (`"train.lr=1e-3"`).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from atlas.config.load import RunConfig, load_config, load_resolved
+from atlas.config.load import load_config
 from atlas.config.reading import override_texts
+from atlas.jobs.progress import shown
+from atlas.jobs.result import Run, RunClient
 from atlas.jobs.show import find_run
-from atlas.runs.events import Observe, Progress, read_events
-from atlas.runs.folder import RunFolder, read_summary
+from atlas.runs.events import Observe, Progress
 
-if TYPE_CHECKING:
-    from atlas.jobs.memory.generate import Writer
+__all__ = ["Run", "RunClient", "compare", "federate", "open_run", "plan", "run"]
 
 
-@dataclass(frozen=True)
-class Run:
-    """A run on disk, finished or not."""
-
-    folder: RunFolder
-
-    @property
-    def path(self) -> Path:
-        """Its folder."""
-        return self.folder.path
-
-    @property
-    def config(self) -> RunConfig:
-        """The settings it runs with, complete."""
-        return load_resolved(self.folder.config)
-
-    @property
-    def summary(self) -> dict[str, Any] | None:
-        """Its results, as `--json` prints them; None before it is finished."""
-        return read_summary(self.folder.summary) if self.folder.summary.exists() else None
-
-    def events(self) -> list[dict[str, Any]]:
-        """What happened, in order."""
-        return read_events(self.folder.events) if self.folder.events.exists() else []
-
-    def resume(
-        self,
-        *overrides: str,
-        watch: Observe | None = None,
-        progress: Progress | None = None,
-        **settings: object,
-    ) -> Run:
-        """Go on from the last saved round; a finished run only to a later end, `rounds=20`."""
-        from atlas.jobs.runner import resume_run
-
-        texts = [*overrides, *override_texts(settings)]
-        return Run(resume_run(self.path, watch, progress, texts).folder)
-
-    def generate(
-        self,
-        arm: str | None = None,
-        *,
-        temperature: float = 0.8,
-        top_k: int | None = None,
-        top_p: float | None = 0.95,
-        seed: int = 0,
-    ) -> Writer:
-        """A writer with a memory run's model, as `atlas generate`; `answer` goes on from a prompt.
-
-        Args:
-            arm: Which of its models; None is the first.
-            temperature: 0 is always the likeliest token.
-            top_k: Choose among so many of the likeliest.
-            top_p: Choose among the likeliest of this share together.
-            seed: Every draw follows it.
-
-        Raises:
-            InputError: It is no finished memory run, or its tokens are no text.
-        """
-        from atlas.jobs.memory.generate import open_writer, sampling
-        from atlas.jobs.memory.saved_model import model_of_run
-
-        how = sampling(temperature, top_k, top_p, seed)
-        return open_writer(model_of_run(self.folder, arm), how)
-
-
-def run(
+def run(  # noqa: PLR0913
     source: str | Path = "demo",
     *overrides: str,
     out: str | Path = "runs",
     watch: Observe | None = None,
     progress: Progress | None = None,
+    show: bool | None = None,
     **settings: object,
 ) -> Run:
     """Run any job: a federation or a memory model, by the kind of its settings.
@@ -104,6 +38,7 @@ def run(
         out: Folder that holds run folders.
         watch: Receives events as they happen.
         progress: Receives (what, done, total) during long work.
+        show: Whether to print a line for each round; None: in notebooks, where nobody watches.
         **settings: Settings by name.
 
     Returns:
@@ -111,11 +46,75 @@ def run(
 
     Raises:
         InputError: If a setting, or anything it names, will not do.
+
+    >>> import atlas
+    >>> tiny = {"backbone": {"name": "tiny"}, "data": {"train": 8, "validation": 8, "test": 8}}
+    >>> run = atlas.run("demo", "ranks.method=fixed", strategy="fedavg", rounds=1, **tiny)
+    >>> sorted(run.summary["score"]["clients"])[:2]
+    ['order-1', 'order-2']
     """
     from atlas.jobs.runner import start_run
 
     config = load_config(str(source), [*overrides, *override_texts(settings)])
-    return Run(start_run(config, Path(out), watch, progress).folder)
+    with shown(show, watch, progress) as (seen, done):
+        return Run(start_run(config, Path(out), seen, done).folder)
+
+
+def federate(  # noqa: PLR0913
+    clients: Mapping[str, object],
+    *overrides: str,
+    task: str | Mapping[str, str] | None = None,
+    backbone: str | Mapping[str, object] = "minilm",
+    strategy: str = "atlas",
+    out: str | Path = "runs",
+    watch: Observe | None = None,
+    progress: Progress | None = None,
+    show: bool | None = None,
+    **settings: Any,  # noqa: ANN401 - settings of any kind
+) -> Run:
+    """Run a federation of data that lies in memory.
+
+    What each client is given is written into the run's own folder as JSONL, and from there it is
+    read, split, checked and counted as clients' own files are; the run can be resumed from another
+    process, and its folder can be moved.
+
+    Args:
+        clients: By id, each client's data: `(texts, labels)`, a list of records, a pandas
+            DataFrame or a `datasets.Dataset`. Where a task reads two texts, `texts` are pairs.
+        *overrides: Settings as texts, `key=value`.
+        task: The task's name, or that of each client by its id. One that is built in, or that the
+            setting `tasks` describes, reads the columns it names. Any other is found out from the
+            data: a column `label`, and one or two of text.
+        backbone: The model's name, or the block of its settings.
+        strategy: Who learns from whom.
+        out: Folder that holds run folders.
+        watch: Receives events as they happen.
+        progress: Receives (what, done, total) during long work.
+        show: Whether to print a line for each round; None: in notebooks, where nobody watches.
+        **settings: Settings by name, among them `name`, that of the run's folder.
+
+    Returns:
+        The run, as `run` gives it.
+
+    Raises:
+        InputError: If data or settings will not do; rows are named by client and number.
+
+    >>> import atlas
+    >>> shops = {
+    ...     shop: ([f"{word} tea {n}" for n in range(10) for word in ("good", "bad")], [1, 0] * 10)
+    ...     for shop in ("shop-1", "shop-2")
+    ... }
+    >>> run = atlas.federate(shops, task="mood", backbone="tiny", strategy="fedavg", rounds=1)
+    >>> run.clients, run.client("shop-1").task.labels
+    (['shop-1', 'shop-2'], ('0', '1'))
+    """
+    from atlas.jobs.federation.from_memory import run_from_memory
+
+    own = {"name": backbone} if isinstance(backbone, str) else dict(backbone)
+    given = {"strategy": strategy, "backbone": own, **settings}
+    with shown(show, watch, progress) as (seen, done):
+        made = run_from_memory(clients, task, given, overrides, Path(out), seen, done)
+    return Run(made.folder)
 
 
 def plan(

@@ -14,14 +14,15 @@ CORE = ("torch", "transformers", "peft", "safetensors", "scikit-learn", "scipy",
 EXTRAS = {
     "hub": (("datasets",), "tasks from the dataset hub (data.source=hub)"),
     "quant": (("bitsandbytes",), "backbones in four bits (backbone.quant=nf4)"),
-    "ui": (("fastapi", "uvicorn"), "the live page (atlas ui)"),
+    "track": (("tensorboard", "mlflow"), "curves elsewhere (track=tensorboard, track=mlflow)"),
+    "ui": (("fastapi", "uvicorn"), "the live page (atlas ui), answers over HTTP (atlas serve)"),
     "bench": (
         ("flwr", "titans-pytorch", "gguf", "psutil"),
         "the peers of atlas bench federation, memory and startup",
     ),
     "dev": (("ruff", "mypy", "pytest"), "the tools of make test and make lint"),
 }
-TO_COME = ("flower", "privacy", "track")
+TO_COME = ("flower", "privacy")
 """Extras that install beside the others and unlock nothing yet."""
 
 

@@ -20,6 +20,8 @@ from atlas.config.grokking import GrokkingConfig
 from atlas.config.load import LENGTHS, RunConfig, dump_config, length_of, lengthened, load_resolved
 from atlas.config.memory import MemoryConfig
 from atlas.errors import InputError
+from atlas.jobs.track.tracking import open_tracking
+from atlas.jobs.track.writers import check_library
 from atlas.runs.checkpoint import Checkpoint, latest_round, save_round
 from atlas.runs.events import EventLog, Observe, Progress, drop_after_round
 from atlas.runs.files import write_text_atomic
@@ -126,6 +128,18 @@ def start_run(
         return _make(config, ranks, open_folder, watch, progress)
 
 
+def start_in(
+    folder: RunFolder,
+    config: RunConfig,
+    watch: Observe | None = None,
+    progress: Progress | None = None,
+) -> Finished:
+    """Start a new run in a folder that holds nothing but its data; see `start_run`."""
+    threads = set_threads(config)
+    with joined(config.device) as ranks:
+        return _make(config, ranks, lambda _: _describe(folder, config, threads), watch, progress)
+
+
 def resume_run(
     path: Path,
     watch: Observe | None = None,
@@ -161,6 +175,7 @@ def _make(
     progress: Progress | None,
 ) -> Finished:
     """One process's part of a run; what it holds is gone before the processes part."""
+    check_library(config.track)
     job = open_job(config, progress, ranks)
     folder = open_folder(ranks)
     if not ranks.first:
@@ -190,7 +205,7 @@ def lengthen(folder: RunFolder, overrides: Sequence[str]) -> None:
                 f"allowed: a number of {LENGTHS[config.kind]} beyond that"
             )
         # The settings first: killed in between, the same command again does the rest.
-        write_text_atomic(folder.config, dump_config(config))
+        write_text_atomic(folder.config, dump_config(config, folder.path))
         folder.summary.unlink(missing_ok=True)
 
 
@@ -236,8 +251,10 @@ def carry_on(job: Job, folder: RunFolder, watch: Observe | None) -> Finished:
             before = job.restore(folder, saved)
         if folder.events.exists():
             drop_after_round(folder.events, job.round, ENDINGS)
-        with EventLog(folder.events) as log:
-            observe = observer(log, watch)
+        tracked = open_tracking(load_resolved(folder.config), folder)
+        with EventLog(folder.events) as log, tracked as track:
+            observe = observer(log, watch, track.event)
+            track.begin(observe)
             observe("started" if saved is None else "resumed", job.facts())
             if saved is None:
                 job.begin(folder, observe)
@@ -246,12 +263,14 @@ def carry_on(job: Job, folder: RunFolder, watch: Observe | None) -> Finished:
                 # Events first: a saved round must never be without its history.
                 log.sync()
                 save(job, folder, before + time.perf_counter() - began)
+                track.flush()
                 return not job.ranks.any(stop.requested)
 
             if not job.run_rounds(observe, after_round):
                 observe("stopped", {"round": job.round})
                 return Finished(folder, None)
             summary = job.finish(folder, observe, before + time.perf_counter() - began)
+            track.flush()
         job.draw(folder)
     return Finished(folder, summary)
 
@@ -314,11 +333,14 @@ def check_identity(job: Job, saved: Checkpoint) -> None:
 
 def new_folder(config: RunConfig, parent: Path, threads: int) -> RunFolder:
     """A fresh folder under `parent` that says what is run in it, and on what."""
-    folder = RunFolder.create(parent, config.name)
+    return _describe(RunFolder.create(parent, config.name), config, threads)
+
+
+def _describe(folder: RunFolder, config: RunConfig, threads: int) -> RunFolder:
     facts = machine_facts(threads) | {"command": given_command()}
     write_text_atomic(folder.machine, json.dumps(facts, indent=2) + "\n")
     # The config comes last: a folder is a run once it is there.
-    write_text_atomic(folder.config, dump_config(config))
+    write_text_atomic(folder.config, dump_config(config, folder.path))
     return folder
 
 
@@ -350,11 +372,12 @@ def recorded_threads(folder: RunFolder) -> int:
     return threads
 
 
-def observer(log: EventLog, watch: Observe | None) -> Observe:
+def observer(log: EventLog, watch: Observe | None, track: Observe) -> Observe:
     """Writes events to the log, and passes them on."""
 
     def observe(event: str, fields: Mapping[str, object]) -> None:
         log.log(event, fields)
+        track(event, fields)
         if watch is not None:
             watch(event, fields)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -23,6 +24,7 @@ GENERATION_BATCH = 16
 Counting = Callable[[int, int], None]
 """Called with (done, total)."""
 Scores = dict[str, float]
+R = TypeVar("R")
 Predicted = dict[int, tuple[np.ndarray, np.ndarray]]
 """Losses and labels of some examples, by row of a stack."""
 
@@ -43,19 +45,40 @@ def predict_rows(
     store: ExampleStore, stack: Stack, picks: Sequence[Rows]
 ) -> tuple[list[np.ndarray], list[np.ndarray]]:
     """Mean loss per example and predicted label per example, for every row of a stack."""
-    passes = list(_passes(store, picks))
-    tokens = [float(sum(store.lengths_of(part).sum() for part in some.values())) for some in passes]
-    predict = partial(_predict, stack)
-    count = shared_first(tokens, cores_for(stack.labels.device))
-    found = store.on_cores(predict, passes[:count]) if count else []
-    found += [predict(store, parts) for parts in passes[count:]]
     losses: list[list[np.ndarray]] = [[] for _ in picks]
     labels: list[list[np.ndarray]] = [[] for _ in picks]
-    for result in found:
+    for result in _in_passes(store, stack, picks, _predict):
         for row, (loss, label) in result.items():
             losses[row].append(loss)
             labels[row].append(label)
     return [np.concatenate(row) for row in losses], [np.concatenate(row) for row in labels]
+
+
+def label_shares(store: ExampleStore, stack: Stack, picks: Sequence[Rows]) -> list[np.ndarray]:
+    """How likely every label is, for every example of every row of a stack, [examples, L] each.
+
+    Labels that a row's task does not have get nothing.
+    """
+    shares: list[list[np.ndarray]] = [[] for _ in picks]
+    for result in _in_passes(store, stack, picks, _shares):
+        for row, share in result.items():
+            shares[row].append(share)
+    return [np.concatenate(row) for row in shares]
+
+
+def _in_passes(
+    store: ExampleStore,
+    stack: Stack,
+    picks: Sequence[Rows],
+    work: Callable[[Stack, ExampleStore, dict[int, Rows]], R],
+) -> list[R]:
+    """What `work` makes of every pass, on all cores where that pays."""
+    passes = list(_passes(store, picks))
+    tokens = [float(sum(store.lengths_of(part).sum() for part in some.values())) for some in passes]
+    predict = partial(work, stack)
+    count = shared_first(tokens, cores_for(stack.labels.device))
+    found = store.on_cores(predict, passes[:count]) if count else []
+    return found + [predict(store, parts) for parts in passes[count:]]
 
 
 def _passes(store: ExampleStore, picks: Sequence[Rows]) -> Iterator[dict[int, Rows]]:
@@ -78,6 +101,16 @@ def _predict(stack: Stack, store: ExampleStore, parts: dict[int, Rows]) -> Predi
         row: (means[i, : len(part)], predicted[i, : len(part)])
         for i, (row, part) in enumerate(parts.items())
     }
+
+
+@torch.no_grad()
+def _shares(stack: Stack, store: ExampleStore, parts: dict[int, Rows]) -> dict[int, np.ndarray]:
+    """Shares of the labels in one pass."""
+    index = torch.tensor(list(parts), device=stack.labels.device)
+    logits = run(store.model, stack.rows(index), store.batch(list(parts.values()))).logits
+    assert logits is not None
+    shares = logits.double().softmax(-1).cpu().numpy()
+    return {row: shares[i, : len(part)] for i, (row, part) in enumerate(parts.items())}
 
 
 def mean_losses(store: ExampleStore, stack: Stack, picks: Sequence[Rows]) -> list[float]:

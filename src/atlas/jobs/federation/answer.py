@@ -8,29 +8,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from atlas.backbones.export import (
-    ExportedAdapter,
-    check_base,
-    complete_export,
-    load_adapter,
-    merge_adapter,
-)
-from atlas.backbones.transformer import TransformerBackbone
-from atlas.build.dealing import backbone_names
-from atlas.build.models import find_autocast, open_backbone, text_limits
-from atlas.config.federation import FederationConfig
+from atlas.backbones.export import complete_export, merge_adapter
 from atlas.config.load import load_resolved_federation
-from atlas.data.examples import read_example, render_prompt
+from atlas.data.examples import read_example
 from atlas.data.files import read_records
 from atlas.errors import InputError
-from atlas.federation.adapters.adapter import Adapter, Layout, Member
-from atlas.federation.adapters.cohort import initial_cohort
-from atlas.federation.batching.forward import Model, Stack, run, stack_cohorts
+from atlas.federation.batching.forward import Model, Stack
 from atlas.federation.batching.store import ExampleStore
 from atlas.federation.clients import Task
-from atlas.federation.training.evaluate import Limits, generate_answers, score_answers, score_labels
+from atlas.federation.training.evaluate import Limits, score_answers, score_labels
+from atlas.jobs.federation.client_models import (
+    ClientModels,
+    Opened,
+    adapter_folder,
+    open_clients,
+    read_client,
+)
 from atlas.runs.files import fresh_target
 from atlas.runs.folder import RunFolder
 
@@ -50,63 +43,56 @@ class ClientModel:
         return ExampleStore(self.model, parts, self.limits.max_length)
 
 
-def adapter_folder(folder: RunFolder, client: str) -> Path:
-    """Where a finished run keeps a client's adapter."""
-    known = sorted(p.name for p in folder.adapters.iterdir()) if folder.adapters.is_dir() else []
-    if not known:
-        if folder.summary.exists():
-            raise InputError(
-                f"{folder.path}: adapter.gate: input weighs adapters token by token, which no PEFT "
-                "adapter does, so this run has none to export or to ask; allowed: scalar"
-            )
-        raise InputError(f"{folder.path}: no adapters yet; go on with: atlas resume {folder.path}")
-    if client not in known:
-        raise InputError(f"--client {client}: no such client; clients: {', '.join(known)}")
-    return folder.adapters / client
-
-
 def export_client(folder: RunFolder, client: str, to: Path) -> None:
     """Copy a client's PEFT folder and add its tokenizer; nothing that exists is overwritten."""
     source = adapter_folder(folder, client)
-    _, backbone, adapter = _open(folder, client)
+    found = _open(folder, client)
     with fresh_target(to):
         shutil.copytree(source, to)
-        complete_export(to, backbone=backbone, adapter=adapter)
+        complete_export(to, backbone=found.backbone, adapter=found.adapter)
 
 
 def export_merged(folder: RunFolder, client: str, to: Path) -> None:
     """Write the backbone with the client's adapter merged in."""
-    _, backbone, adapter = _open(folder, client)
+    found = _open(folder, client)
     with fresh_target(to):
-        merge_adapter(to, backbone=backbone, adapter=adapter)
+        merge_adapter(to, backbone=found.backbone, adapter=found.adapter)
+
+
+def peft_model(folder: RunFolder, client: str) -> Any:  # noqa: ANN401 - a PeftModel, not typed
+    """The client's model as PEFT itself knows it, on a copy of the backbone."""
+    from atlas.backbones.plain_model import plain_peft_model
+
+    found = _open(folder, client)
+    place = adapter_folder(folder, client)
+    return plain_peft_model(place, backbone=found.backbone, task=found.task)
 
 
 def predict_texts(folder: RunFolder, client: str, texts: Sequence[str]) -> dict[str, Any]:
     """The client's answer to one input given as its text fields."""
-    chosen = open_client(folder, client)
-    fields = chosen.task.text
-    if len(texts) != len(fields):
-        raise InputError(
-            f"{len(texts)} texts given, but task {chosen.task.name!r} reads "
-            f"{len(fields)}: {', '.join(fields)}"
-        )
-    record: dict[str, object] = dict(zip(fields, texts, strict=True))
-    if chosen.task.kind == "causal":
-        prompt = render_prompt(chosen.task, texts)
-        answer = generate_answers(chosen.model, chosen.stack, [prompt], chosen.limits)[0]
-        return {"client": client, "task": chosen.task.name, "answer": answer.strip()}
-    record[chosen.task.label] = 0
-    store = chosen.store([read_example(chosen.task, record, "the given text")])
-    with torch.no_grad():
-        outcome = run(chosen.model, chosen.stack, store.batch([store.rows("all")]))
-    assert outcome.logits is not None
-    shares = outcome.logits[0, 0, : len(chosen.task.labels)].softmax(-1).tolist()
-    return {
-        "client": client,
-        "task": chosen.task.name,
-        "answer": chosen.task.labels[int(outcome.predicted[0, 0])],
-        "probabilities": dict(zip(chosen.task.labels, shares, strict=True)),
-    }
+    return predict_many(open_clients(folder, [client]), client, [texts])[0]
+
+
+def predict_many(
+    models: ClientModels, client: str, inputs: Sequence[Sequence[str]]
+) -> list[dict[str, Any]]:
+    """A client's answers to many inputs, each given as its text fields.
+
+    Raises:
+        InputError: There is no such client, or an input has other fields than its task reads.
+    """
+    task = models.stack_of(client).tasks[client]
+    asked = []
+    for number, texts in enumerate(inputs, start=1):
+        if len(texts) != len(task.text):
+            raise InputError(
+                f"{len(texts)} texts given, but task {task.name!r} reads "
+                f"{len(task.text)}: {', '.join(task.text)}"
+            )
+        where = "the given text" if len(inputs) == 1 else f"text {number}"
+        asked.append(models.read(client, dict(zip(task.text, texts, strict=True)), where))
+    answers = models.answer(asked)
+    return [{**told, "answer": told["answer"].strip()} for told in answers]
 
 
 def evaluate_file(folder: RunFolder, client: str, file: Path) -> dict[str, Any]:
@@ -124,35 +110,10 @@ def evaluate_file(folder: RunFolder, client: str, file: Path) -> dict[str, Any]:
 
 def open_client(folder: RunFolder, client: str) -> ClientModel:
     """Load a client's exported adapter onto its backbone."""
-    config, backbone, adapter = _open(folder, client)
-    blocks = {i: backbone.linears(i) for i in range(backbone.depth)}
-    linears = {name: linear for block in blocks.values() for name, linear in block.items()}
-    first = min(i for i, block in blocks.items() if set(block) & set(adapter.layers))
-    modules = tuple(name for name in linears if name in adapter.layers)
-    widths = tuple((linears[m].in_features, linears[m].out_features) for m in modules)
-    layout = Layout(
-        backbone.name,
-        modules,
-        widths,
-        backbone.head_layers,
-        adapter.alpha,
-        biased=bool(adapter.biases),
-    )
-    ranks = tuple(adapter.layers[module][0].shape[0] for module in modules)
-    member = Member(client, ranks, adapter.task.label_set)
-    tensors = Adapter.of({m: adapter.layers[m] for m in modules}, adapter.head, adapter.biases)
-    dtype = next(iter(tensors.values())).dtype
-    cohort = initial_cohort(layout, [member], 0, dtype=dtype, device=backbone.device)
-    stack = stack_cohorts([cohort.put({client: tensors})])
-    model = Model(backbone, layout, first, autocast=find_autocast(config))
-    return ClientModel(adapter.task, model, stack, text_limits(config).of(adapter.task))
+    (one,) = open_clients(folder, [client]).stacks
+    task = one.tasks[client]
+    return ClientModel(task, one.model, one.stack, one.limits.of(task))
 
 
-def _open(
-    folder: RunFolder, client: str
-) -> tuple[FederationConfig, TransformerBackbone, ExportedAdapter]:
-    config = load_resolved_federation(folder.config)
-    adapter = load_adapter(adapter_folder(folder, client))
-    backbone = open_backbone(config, backbone_names(config).get(client, config.backbone.name))
-    check_base(adapter, backbone)
-    return config, backbone, adapter
+def _open(folder: RunFolder, client: str) -> Opened:
+    return read_client(folder, load_resolved_federation(folder.config), client)

@@ -32,7 +32,7 @@ from atlas.federation.clients import ClientData, Task
 from atlas.federation.fingerprints.compare import Sketches
 from atlas.federation.strategies.base import STRATEGIES, Strategy, find_strategy
 from atlas.federation.training.evaluate import Limits
-from atlas.jobs.federation.answer import adapter_folder
+from atlas.jobs.federation.client_models import adapter_folder
 from atlas.jobs.federation.plan import plan_again
 from atlas.runs.events import read_events
 from atlas.runs.files import write_bytes_atomic
