@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import importlib.util
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -42,7 +43,9 @@ from atlas.federation.adapters.cohort import Cohort, Slot
 from atlas.federation.batching.forward import Model
 from atlas.federation.clients import POOLS, ClientData, Holder
 from atlas.federation.exchange.contents import SHARES
+from atlas.federation.exchange.transport import Transport
 from atlas.federation.fingerprints.take import print_shapes
+from atlas.federation.rounds import asked_next
 from atlas.federation.server import RunPlan, ServerState
 from atlas.federation.strategies.base import Strategy, find_strategy
 from atlas.federation.training.loop import Clock
@@ -59,6 +62,7 @@ class Federation:
         plan: What the round loop follows.
         state: What the server remembers.
         engine: Where clients run.
+        groups: The clients that this process trains.
         holders: Who holds an adapter, by id.
         models: The model of every holder's group, by holder id.
     """
@@ -66,7 +70,8 @@ class Federation:
     config: FederationConfig
     plan: RunPlan
     state: ServerState
-    engine: LocalEngine
+    engine: Transport
+    groups: list[ClientGroup]
     holders: dict[str, Holder]
     models: dict[str, Model]
 
@@ -128,7 +133,26 @@ def build_federation(config: FederationConfig, progress: Progress | None = None)
     """
     load_plugins(config.plugins)
     _strategy(config)  # a wrong name is told before data is read
-    return assemble(config, load_clients(config), progress)
+    federation = assemble(config, load_clients(config), progress)
+    if config.engine == "flower":
+        federation.engine = on_flower(federation)
+    return federation
+
+
+def on_flower(federation: Federation) -> Transport:
+    """A federation's clients on the nodes of Flower's simulation.
+
+    Raises:
+        InputError: If Flower is not installed.
+    """
+    if importlib.util.find_spec("flwr") is None:
+        raise InputError(
+            "engine: flower, but Flower is not installed; allowed: local, or first "
+            "pip install 'atlas-personal[flower]'"
+        )
+    from atlas.engines.flower.simulation import simulate
+
+    return simulate(federation.engine, list(federation.holders), asked_next(federation.plan))
 
 
 def assemble(
@@ -171,6 +195,7 @@ def assemble(
         plan=plan,
         state=ServerState(server),
         engine=engine,
+        groups=groups,
         holders={holder.id: holder for holder in holders},
         models={client: group.model for group in groups for client in group.holders},
     )

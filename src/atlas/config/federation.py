@@ -152,6 +152,23 @@ class ServerSettings(Settings):
     )
 
 
+class FlowerSettings(Settings):
+    """How long a server waits for clients on other machines, and how many it needs."""
+
+    deadline: Annotated[float, Field(gt=0, le=43_200)] = Field(
+        3600.0,
+        description="seconds for an answer; a client that takes longer has failed in that round, "
+        "and its late answer is dropped",
+    )
+    quorum: Annotated[float, Field(gt=0, le=1)] = Field(
+        0.5, description="share of the clients asked in a round that must have trained"
+    )
+    wait: Annotated[float, Field(ge=0)] = Field(
+        600.0,
+        description="seconds to wait for nodes: at the start for all of them, later for a quorum",
+    )
+
+
 class FederationConfig(Settings):
     """A whole federation."""
 
@@ -164,6 +181,10 @@ class FederationConfig(Settings):
     threads: Annotated[int, Field(ge=1, le=1024)] | None = Field(
         None, description="torch threads; default: all cores"
     )
+    engine: Literal["local", "flower"] = Field(
+        "local", description="where clients run: stacked in this process, or each on a Flower node"
+    )
+    flower: FlowerSettings = FlowerSettings()
     rounds: Positive = Field(5, description="rounds of local training and mixing")
     strategy: str = Field("fedavg", description="who learns from whom; see atlas strategies")
     keep_best: bool | None = Field(

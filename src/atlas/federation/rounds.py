@@ -12,8 +12,8 @@ from torch import Tensor
 from atlas.federation.adapters.adapter import adapter_shapes
 from atlas.federation.adapters.cohort import restart
 from atlas.federation.exchange.guard import Expected, Refusal, check_reply
-from atlas.federation.exchange.message import Message, encode
-from atlas.federation.exchange.transport import Transport
+from atlas.federation.exchange.message import Message, MessageError, decode, encode
+from atlas.federation.exchange.transport import TaskName, Transport
 from atlas.federation.fingerprints.planned import LARGEST_LOGGED
 from atlas.federation.mixing.apply import mix_cohort, relate, view_of
 from atlas.federation.mixing.deliver import (
@@ -27,7 +27,7 @@ from atlas.federation.mixing.deliver import (
 )
 from atlas.federation.mixing.parts import PartMixer, parts_of, together
 from atlas.federation.server import RunPlan, Server, ServerState
-from atlas.federation.signatures.gather import gather_signatures
+from atlas.federation.signatures.gather import gather_signatures, signature_request
 from atlas.federation.strategies.base import Strategy
 from atlas.runs.events import Observe
 from atlas.runs.seeds import generator
@@ -89,11 +89,34 @@ def run_round(plan: RunPlan, state: ServerState, transport: Transport, observe: 
             begun = [client for client, found in taken.items() if found.accept]
             state.cohorts[name] = restart(trained, begun, plan.seed)
         observe("mixed", {"round": number, **entry})
-    if plan.validate_every and number % plan.validate_every == 0:
+    if validates(plan, number):
         _validate(state, server)
     state.round = number
     seconds = time.perf_counter() - started
     observe("round_finished", {"round": number, "seconds": seconds, **server.traffic})
+
+
+def asked_next(plan: RunPlan) -> Callable[[TaskName, bytes], tuple[TaskName, bytes] | None]:
+    """What every client will be asked right after a request, if that is known beforehand.
+
+    Both change nothing, so an engine that pays for every message may send them along.
+    """
+
+    def find(task: TaskName, payload: bytes) -> tuple[TaskName, bytes] | None:
+        if task not in ("fit", "deliver"):
+            return None
+        try:
+            number = decode(payload).facts.get("round")
+        except MessageError:
+            return None  # the client will say so
+        if type(number) is not int:
+            return None
+        if task == "deliver":
+            return ("evaluate", validation_request()) if validates(plan, number) else None
+        signs = plan.strategy.signature != "none"
+        return ("signature", signature_request(plan, number)) if signs else None
+
+    return find
 
 
 def _mix(
@@ -202,8 +225,18 @@ def _learn_salience(plan: RunPlan, server: Server, client: str, message: Message
     server.state.routes.learn(client, sound, plan.route.ema)
 
 
+def validates(plan: RunPlan, number: int) -> bool:
+    """Whether clients are asked for their validation scores in a round."""
+    return plan.validate_every > 0 and number % plan.validate_every == 0
+
+
+def validation_request() -> bytes:
+    """What they are asked then."""
+    return encode({}, {"split": "validation", "arm": "held"})
+
+
 def _validate(state: ServerState, server: Server) -> None:
-    request = encode({}, {"split": "validation", "arm": "held"})
+    request = validation_request()
     for some in parts_of(state.cohorts, state.clients):
         for client, facts in server.facts("evaluate", dict.fromkeys(some, request)).items():
             told = {"round": server.round, "client": client, "members": facts.get("members")}

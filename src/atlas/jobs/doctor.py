@@ -13,6 +13,7 @@ from atlas.runs.process import machine_facts
 CORE = ("torch", "transformers", "peft", "safetensors", "scikit-learn", "scipy", "pydantic")
 EXTRAS = {
     "hub": (("datasets",), "tasks from the dataset hub (data.source=hub)"),
+    "flower": (("flwr",), "federations over Flower (engine=flower)"),
     "quant": (("bitsandbytes",), "backbones in four bits (backbone.quant=nf4)"),
     "bench": (
         ("flwr", "titans-pytorch", "gguf", "psutil"),
@@ -20,7 +21,7 @@ EXTRAS = {
     ),
     "dev": (("ruff", "mypy", "pytest"), "the tools of make test and make lint"),
 }
-TO_COME = ("flower", "privacy", "track", "ui")
+TO_COME = ("privacy", "track", "ui")
 """Extras that install beside the others and unlock nothing yet."""
 
 

@@ -24,10 +24,9 @@ def gather_signatures(plan: RunPlan, server: Server, clients: Sequence[str]) -> 
     if kind == "none":
         return
     settings = plan.relevance
-    facts = {"round": server.round, "kind": kind, "settings": settings.model_dump(mode="json")}
     expected = expected_signature(plan, kind)
     known = server.state.signatures
-    payloads = dict.fromkeys(sorted(clients), encode({}, facts))
+    payloads = dict.fromkeys(sorted(clients), signature_request(plan, server.round))
     for client, reply in server.ask("signature", payloads).items():
         message = check_reply(reply, expected)
         if isinstance(message, Refusal):
@@ -36,6 +35,13 @@ def gather_signatures(plan: RunPlan, server: Server, clients: Sequence[str]) -> 
         known[client] = remember(known.get(client), message.tensors[SIGNATURE], settings.ema)
         told = {name: message.facts.get(name) for name in ("norm", "clip", "noise", "examples")}
         server.observe("signed", {"round": server.round, "client": client, **told})
+
+
+def signature_request(plan: RunPlan, number: int) -> bytes:
+    """What a client is asked in a round."""
+    settings = plan.relevance.model_dump(mode="json")
+    kind = plan.strategy.signature
+    return encode({}, {"round": number, "kind": kind, "settings": settings})
 
 
 def expected_signature(plan: RunPlan, kind: SignatureKind) -> Expected:
