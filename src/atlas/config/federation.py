@@ -136,7 +136,11 @@ class ClientSettings(Settings):
 
     id: ClientId = Field(description="its name in tables and folders")
     task: str = Field(description="a task of `tasks`, or one that is built in")
-    data: Path = Field(description="JSONL or CSV file, split here into train, validation, test")
+    data: Path | None = Field(
+        None,
+        description="JSONL or CSV file, split here into train, validation, test; null: it lies on "
+        "the client's own node (atlas deploy)",
+    )
     test_data: Path | None = Field(None, description="a separate test file")
     device: str = Field("", description="bounds its ranks, unless ranks.method is fixed")
     backbone: str = Field("", description="a model of its own; default: backbone.name")

@@ -226,6 +226,19 @@ def load_resolved(path: Path) -> RunConfig:
     return _validate(_read_file(path))
 
 
+def parse_resolved(text: str, where: str) -> RunConfig:
+    """The same from a text that came otherwise than by a file.
+
+    Args:
+        text: What `dump_config` wrote.
+        where: What to call it in an error.
+
+    Raises:
+        InputError: It is not a valid configuration.
+    """
+    return _validate(parse_mapping(text.encode("utf-8"), where))
+
+
 LENGTHS = {"federation": "rounds", "memory": "train.steps", "grokking": "train.steps"}
 """The one setting of each kind of run that may change after its start: how long it is."""
 

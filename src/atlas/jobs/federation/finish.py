@@ -12,12 +12,11 @@ from atlas.backbones.export import export_adapter
 from atlas.build.federation import Federation
 from atlas.build.models import open_backbone, text_limits
 from atlas.federation.adapters.adapter import Adapter, adapter_sha256
-from atlas.federation.clients import ClientData
 from atlas.federation.exchange.message import decode, encode
 from atlas.federation.exchange.transport import Failure, TaskName
 from atlas.federation.mixing.parts import parts_of
-from atlas.federation.training.evaluate import Scores, chance_score, majority_scores
-from atlas.jobs.federation.own_data import describe_data
+from atlas.federation.training.evaluate import Scores
+from atlas.jobs.federation.own_data import data_facts, describe_data
 from atlas.jobs.federation.plan import planned_clusters
 from atlas.runs.events import Observe
 from atlas.runs.folder import RunFolder, write_summary
@@ -35,7 +34,11 @@ def finish(
         reasons = {str(entry["reason"]) for entry in federation.state.failures}
         raise RuntimeError(f"no client ever gave a usable reply: {'; '.join(sorted(reasons))}")
     scores = _test(federation, "final")
+    if not scores:
+        raise RuntimeError("no client could be tested; what was saved can be resumed")
     solo = _test(federation, "alone") if federation.has_shadows else None
+    if solo is not None:  # whoever went away in between has neither
+        scores = {client: found for client, found in scores.items() if client in solo}
     for client, found in sorted(scores.items()):
         alone = (solo or {}).get(client)
         observe("tested", {"client": client, "scores": found, "alone": alone})
@@ -65,11 +68,16 @@ def ask_parts(
 def ask_some(
     federation: Federation, task: TaskName, facts: Mapping[str, object], some: Sequence[str]
 ) -> dict[str, bytes]:
-    """`ask_all` of some holders."""
+    """`ask_all` of some holders; those on other machines may be away, which is recorded."""
     replies = federation.engine.ask(task, dict.fromkeys(some, encode({}, facts)))
+    state = federation.state
     for client, reply in sorted(replies.items()):
-        if isinstance(reply, Failure):
+        if not isinstance(reply, Failure):
+            continue
+        if not federation.told:
             raise RuntimeError(f"{task} of client {client} failed: {reply.reason}")
+        reason = f"{task}: {reply.reason}"
+        state.failures.append({"round": state.round, "client": client, "reason": reason})
     return {client: reply for client, reply in replies.items() if isinstance(reply, bytes)}
 
 
@@ -93,7 +101,7 @@ def _export(
         for client, reply in replies.items():
             adapter = Adapter(decode(reply).tensors)
             hashes[client] = adapter_sha256(adapter)
-            if plain:
+            if plain and client in scores:
                 _export_holder(federation, folder, client, adapter, scores)
     return hashes
 
@@ -133,7 +141,9 @@ def summarise(
 ) -> dict[str, Any]:
     """The summary without its seconds; see `runs/summary.schema.json`."""
     state, plan = federation.state, federation.plan
-    members = {m.id: m for holder in federation.holders.values() for m in holder.members}
+    everybody = {m.id: m for holder in federation.holders.values() for m in holder.members}
+    members = {client: member for client, member in everybody.items() if client in scores}
+    data = data_facts(federation)
     score = {client: scores[client]["score"] for client in sorted(scores)}
     digest = hashlib.sha256()
     for client, sha256 in sorted(hashes.items()):
@@ -146,14 +156,9 @@ def summarise(
         "score": _spread(score),
         "metrics": {client: members[client].task.metric for client in sorted(members)},
         "accuracy": _spread({client: scores[client]["accuracy"] for client in sorted(scores)}),
-        "majority": {
-            "clients": {
-                client: majority_scores(m.task, m.train, m.test)["score"]
-                for client, m in sorted(members.items())
-            }
-        },
+        "majority": {"clients": {client: data[client].majority for client in sorted(members)}},
         "loss": _mean_of({client: scores[client]["loss"] for client in sorted(scores)}),
-        "test_examples": {client: len(m.test) for client, m in sorted(members.items())},
+        "test_examples": {client: data[client].test for client in sorted(members)},
         "bytes": {
             "up": state.ledger.total("up"),
             "down": state.ledger.total("down"),
@@ -169,7 +174,8 @@ def summarise(
         "failures": state.failures,
         "adapters_sha256": digest.hexdigest(),
     }
-    summary |= _where_there_is(federation, members)
+    chance = {client: data[client].chance for client in sorted(members)}
+    summary |= _where_there_is(federation, chance)
     if solo is not None:
         alone = {client: solo[client]["score"] for client in score}
         gains = [score[client] - alone[client] for client in score]
@@ -179,7 +185,7 @@ def summarise(
     return summary
 
 
-def _where_there_is(federation: Federation, members: Mapping[str, ClientData]) -> dict[str, Any]:
+def _where_there_is(federation: Federation, guesses: Mapping[str, float | None]) -> dict[str, Any]:
     """The parts of a summary that only some runs have."""
     state, plan = federation.state, federation.plan
     found: dict[str, Any] = {}
@@ -187,7 +193,6 @@ def _where_there_is(federation: Federation, members: Mapping[str, ClientData]) -
         found["alignment"] = {key: value for key, value in alignment.items() if key != "modules"}
     if plan.budget < 1:
         found["route"] = {"budget": plan.budget, "choice": plan.route.choice}
-    guesses = {client: chance_score(m.task, m.test) for client, m in sorted(members.items())}
     chance = {client: share for client, share in guesses.items() if share is not None}
     if chance:
         found["chance"] = {"clients": chance}
