@@ -142,17 +142,25 @@ def build_federation(config: FederationConfig, progress: Progress | None = None)
     return federation
 
 
+def check_flower(what: str) -> None:
+    """Refuse what needs Flower where it is not installed.
+
+    Raises:
+        InputError: It is not.
+    """
+    if importlib.util.find_spec("flwr") is None:
+        raise InputError(
+            f"{what} needs Flower, which is not installed: pip install 'atlas-personal[flower]'"
+        )
+
+
 def on_flower(federation: Federation) -> Transport:
     """A federation's clients on the nodes of Flower's simulation.
 
     Raises:
         InputError: If Flower is not installed.
     """
-    if importlib.util.find_spec("flwr") is None:
-        raise InputError(
-            "engine: flower, but Flower is not installed; allowed: local, or first "
-            "pip install 'atlas-personal[flower]'"
-        )
+    check_flower("engine=flower")
     from atlas.engines.flower.simulation import simulate
 
     return simulate(federation.engine, list(federation.holders), asked_next(federation.plan))
