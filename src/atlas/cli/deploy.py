@@ -24,7 +24,7 @@ def _needs_flower() -> None:
 
 
 @app.command()
-def init(
+def init(  # noqa: PLR0913
     folder: Annotated[Path, typer.Argument(help="A new folder.")],
     source: Source = "demo",
     overrides: Overrides = None,

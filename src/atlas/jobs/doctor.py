@@ -13,7 +13,7 @@ from atlas.runs.process import machine_facts
 CORE = ("torch", "transformers", "peft", "safetensors", "scikit-learn", "scipy", "pydantic")
 EXTRAS = {
     "hub": (("datasets",), "tasks from the dataset hub (data.source=hub)"),
-    "flower": (("flwr",), "federations over Flower (engine=flower)"),
+    "flower": (("flwr",), "federations over Flower (engine=flower, atlas deploy)"),
     "quant": (("bitsandbytes",), "backbones in four bits (backbone.quant=nf4)"),
     "bench": (
         ("flwr", "titans-pytorch", "gguf", "psutil"),

@@ -143,6 +143,13 @@ def listen(folder: Path, node_process: int, answer: Callable[[Parcel], Parcel]) 
                 watch.done()
 
 
+def end_with(process: int) -> None:
+    """Have this process end, at once and whatever it is doing, when another one has."""
+    watch = _Watch(process)
+    watch.busy(process)  # however long it takes
+    threading.Thread(target=watch.run, daemon=True).start()
+
+
 class _Watch:
     """Ends this process once its node is gone, or nobody has asked for long."""
 

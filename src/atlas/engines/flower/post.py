@@ -16,6 +16,8 @@ from atlas.federation.exchange.transport import Failure
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.002, 0.25
 """Seconds between looks for answers: short at first, for what is answered at once."""
+GRACE = 1.0
+"""Seconds after the deadline for which Flower keeps a message, so that we say first it is late."""
 LONGEST_REASON = 300
 """Letters of what a node says went wrong."""
 
@@ -52,10 +54,10 @@ class Post:
         TaskIdentity.node_id = SUPERLINK_NODE_ID
         answers: dict[str, Parcel | Failure] = {}
         waiting: dict[str, str] = {}
+        # A node that was away until then must not begin with it.
+        ttl = None if self.deadline is None else self.deadline + GRACE
         for name, (node, parcel) in parcels.items():
-            message = Message(
-                pack(parcel), node, MessageType.QUERY, ttl=self.deadline, group_id=about
-            )
+            message = Message(pack(parcel), node, MessageType.QUERY, ttl=ttl, group_id=about)
             # One by one: all of them in one request may be more than Flower takes.
             found = [number for number in self.grid.push_messages([message]) if number]
             if found:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable, Mapping
 
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 from flwr.supercore.task_identity import TaskIdentity
 
+from atlas.engines.flower.link import end_with
 from atlas.engines.flower.post import Post
 
 
@@ -23,6 +25,9 @@ def server_app(make_run: Callable[[Post, Mapping[str, object]], None]) -> Server
 
     def main(grid: Grid, context: Context) -> None:
         logging.getLogger("httpx").setLevel(logging.WARNING)
+        # Flower sends SIGINT when its server is gone, which a run takes for a wish to stop after
+        # this round. But nobody will answer, and the server's next life needs the run's folder.
+        end_with(os.getppid())
         make_run(Post(grid, context.run_id, TaskIdentity.task_id), dict(context.run_config))
 
     app.main()(main)

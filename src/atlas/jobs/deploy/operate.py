@@ -19,7 +19,7 @@ from atlas.jobs.runner import Finished, known_result, new_folder, set_threads
 from atlas.runs.events import Observe, read_events
 from atlas.runs.folder import RunFolder
 
-PAUSE = 0.5
+PAUSE = 1.0
 ONLINE = "online"
 LOG = "superlink.log"
 
