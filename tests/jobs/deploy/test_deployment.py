@@ -12,9 +12,9 @@ from atlas.runs.folder import RunFolder
 from tests.jobs.deploy.nodes import CLIENTS, Nodes, new_run, settings
 from tests.jobs.deploy.processes import Deployment, summary_of
 
-SHORT = ["strategy=fedavg", "alone=false", "rounds=2", "flower.wait=60"]
+SHORT = ["strategy=fedavg", "alone=false", "rounds=2", "flower.wait=150"]
 LONG = ["strategy=atlas", "keep_best=true", "train.keep_moments=true", "rounds=5",
-        "flower.wait=120"]  # fmt: skip
+        "flower.wait=150"]  # fmt: skip
 
 
 def undisturbed(tmp_path, monkeypatch, more):

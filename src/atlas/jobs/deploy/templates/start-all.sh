@@ -13,4 +13,4 @@ done
 for node in $nodes; do
     "$$here/nodes/$$node/start.sh" > /dev/null 2>&1 &
 done
-atlas deploy check "$$here" --wait 60
+atlas deploy check "$$here" --wait 120
