@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import statistics
 import subprocess
 import sys
@@ -60,6 +61,7 @@ def bare(folder: Path) -> list[float]:
 
 def main() -> None:
     """Measure and print."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # ends what it has started, too
     home = Path(tempfile.mkdtemp(prefix="atlas-flower-"))
     folder, found = home / "d", {}
     config = load_config("demo", [*SETTINGS, "size=quick"])
