@@ -184,7 +184,7 @@ def _follow(control: Control, number: int, place: RunFolder, watch: Observe | No
         for event in events[min(seen, len(events)) :]:
             told = {key: value for key, value in event.items() if key not in ("event", "time")}
             if watch is not None:
-                watch(event["event"], told)
+                watch(str(event["event"]), told)
         seen = len(events)
         if status.over:
             return status
