@@ -19,6 +19,7 @@ PYTHON = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
 
 def test_every_verb_shown_exists():
     known = {c.name or c.callback.__name__ for c in app.registered_commands}
+    known |= {group.name for group in app.registered_groups}
     shown = set(re.findall(r"^\s+atlas (\w+)", README, flags=re.MULTILINE))
     assert shown == known
 

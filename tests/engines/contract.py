@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import torch
 
-from atlas.build.federation import assemble
+from atlas.build.federation import assemble, on_flower
 from atlas.federation.adapters.adapter import Member, adapter_sha256, adapter_shapes
 from atlas.federation.exchange.contents import SHARES
 from atlas.federation.exchange.message import Message, decode, encode
@@ -17,7 +17,15 @@ from atlas.federation.mixing.deliver import pack_mixtures
 from tests.engines.local import test_causal as causal
 from tests.helpers import make_client, make_config, make_task
 
-ENGINES = {"local": assemble}
+
+def over_flower(config, clients):
+    """The same on nodes of Flower's simulation."""
+    federation = assemble(config, clients)
+    federation.engine = on_flower(federation)
+    return federation
+
+
+ENGINES = {"local": assemble, "flower": over_flower}
 """Settings and clients to a `Federation`, by the engine it runs on; all tests run on each."""
 RANKS = {"a1": 2, "c1": [1, 2, 3, 4], "e1": 5, "s1": [2, 1, 1, 3]}
 """Unequal ranks, in both cohorts and within one client; the others have the common one."""

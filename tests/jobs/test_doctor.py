@@ -57,6 +57,7 @@ def test_an_offer_names_what_there_is(extra):
     for setting in settings:
         load_config("demo", [setting])
     known = {c.name or c.callback.__name__ for c in app.registered_commands}
+    known |= {group.name for group in app.registered_groups}
     verbs = re.findall(r"atlas (\w+)", unlocks)
     assert set(verbs) <= known
     for names in re.findall(r"atlas bench ([\w, ]+)", unlocks):

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+import importlib.util
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
 from atlas.build.cores import (
+    adapter_kind,
     beside,
     core_cohort,
     core_sent,
@@ -40,9 +42,11 @@ from atlas.federation import strategies as strategies
 from atlas.federation.adapters.adapter import Member, adapter_shapes, is_head
 from atlas.federation.adapters.cohort import Cohort, Slot
 from atlas.federation.batching.forward import Model
-from atlas.federation.clients import POOLS, ClientData, Holder
+from atlas.federation.clients import POOLS, ClientData, DataFacts, Holder
 from atlas.federation.exchange.contents import SHARES
+from atlas.federation.exchange.transport import Transport
 from atlas.federation.fingerprints.take import print_shapes
+from atlas.federation.rounds import asked_next
 from atlas.federation.server import RunPlan, ServerState
 from atlas.federation.strategies.base import STRATEGIES, Strategy, find_strategy
 from atlas.federation.training.loop import Clock
@@ -59,16 +63,20 @@ class Federation:
         plan: What the round loop follows.
         state: What the server remembers.
         engine: Where clients run.
+        groups: The clients that this process trains.
         holders: Who holds an adapter, by id.
         models: The model of every holder's group, by holder id.
+        told: What nodes told of the data of their clients, where it is on other machines.
     """
 
     config: FederationConfig
     plan: RunPlan
     state: ServerState
-    engine: LocalEngine
+    engine: Transport
+    groups: list[ClientGroup]
     holders: dict[str, Holder]
     models: dict[str, Model]
+    told: dict[str, DataFacts] = field(default_factory=dict)
 
     @property
     def ranks(self) -> dict[str, tuple[int, ...]]:
@@ -127,19 +135,59 @@ def build_federation(config: FederationConfig, progress: Progress | None = None)
         InputError: If anything the settings name cannot be had.
     """
     load_plugins(config.plugins)
-    _strategy(config)  # a wrong name is told before data is read
-    return assemble(config, load_clients(config), progress)
+    find_checked_strategy(config)  # a wrong name is told before data is read
+    federation = assemble(config, load_clients(config), progress)
+    if config.engine == "flower":
+        federation.engine = on_flower(federation)
+    return federation
+
+
+def check_flower(what: str) -> None:
+    """Refuse what needs Flower where it is not installed.
+
+    Raises:
+        InputError: It is not.
+    """
+    if importlib.util.find_spec("flwr") is None:
+        raise InputError(
+            f"{what} needs Flower, which is not installed: pip install 'atlas-personal[flower]'"
+        )
+
+
+def on_flower(federation: Federation) -> Transport:
+    """A federation's clients on the nodes of Flower's simulation.
+
+    Raises:
+        InputError: If Flower is not installed.
+    """
+    check_flower("engine=flower")
+    from atlas.engines.flower.simulation import simulate
+
+    return simulate(federation.engine, list(federation.holders), asked_next(federation.plan))
 
 
 def assemble(
-    config: FederationConfig, clients: Sequence[ClientData], progress: Progress | None = None
+    config: FederationConfig,
+    clients: Sequence[ClientData],
+    progress: Progress | None = None,
+    here: Collection[str] | None = None,
 ) -> Federation:
-    """A federation of clients whose data is at hand."""
-    strategy = _strategy(config)
-    holders = POOLS[strategy.pool](deal_devices(config, deal_backbones(config, clients)))
+    """A federation of clients whose data is at hand.
+
+    Args:
+        config: The settings.
+        clients: All of them.
+        progress: Called with (what, done, total) during long work.
+        here: Whom this process trains, where the others are elsewhere; None for all.
+    """
+    strategy = find_checked_strategy(config)
+    everybody = POOLS[strategy.pool](deal_devices(config, deal_backbones(config, clients)))
+    holders = [holder for holder in everybody if here is None or holder.id in here]
     if strategy.signature == "gradient":
         find_probe(config, config.relevance.probe)  # one that will not do is told before all else
-    groups, server = _groups(config, strategy, holders)
+    check_ranks(config, everybody)
+    models = find_models(config, strategy, _backbones(config, strategy, holders, everybody))
+    groups, server = _groups(config, strategy, holders, models)
     engine = LocalEngine(
         groups,
         config.train,
@@ -173,12 +221,18 @@ def assemble(
         plan=plan,
         state=ServerState(server),
         engine=engine,
+        groups=groups,
         holders={holder.id: holder for holder in holders},
         models={client: group.model for group in groups for client in group.holders},
     )
 
 
-def _strategy(config: FederationConfig) -> Strategy:
+def find_checked_strategy(config: FederationConfig) -> Strategy:
+    """The strategy of the settings.
+
+    Raises:
+        InputError: There is none of that name, or another setting does not go with it.
+    """
     strategy = find_strategy(config.strategy)
     if config.keep_best is not None and strategy.pool == "none":
         strategy = replace(strategy, keep_best=config.keep_best)
@@ -270,15 +324,27 @@ def _print_shapes(
     return found
 
 
+def _backbones(
+    config: FederationConfig,
+    strategy: Strategy,
+    holders: Sequence[Holder],
+    everybody: Sequence[Holder],
+) -> list[str]:
+    """The backbones that a process needs: cores are aligned with those of all clients."""
+    cores = adapter_kind(config, strategy) == "pq"
+    return sorted({holder.data.backbone for holder in (everybody if cores else holders)})
+
+
 def _groups(
-    config: FederationConfig, strategy: Strategy, holders: Sequence[Holder]
+    config: FederationConfig,
+    strategy: Strategy,
+    holders: Sequence[Holder],
+    models: Mapping[str, Model],
 ) -> tuple[list[ClientGroup], dict[str, Cohort]]:
     """Training groups (backbone and kind of task) and the server's cohorts (backbone)."""
     by_backbone: dict[str, list[Holder]] = {}
     for holder in holders:
         by_backbone.setdefault(holder.data.backbone, []).append(holder)
-    check_ranks(config, holders)
-    models = find_models(config, strategy, sorted(by_backbone))
     groups: list[ClientGroup] = []
     server: dict[str, Cohort] = {}
     everybody: list[Member] = []

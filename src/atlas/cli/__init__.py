@@ -6,12 +6,13 @@ Nothing heavy is imported before a verb needs it, so that `atlas --help` answers
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from typing import Annotated, Any, get_type_hints
 
 import typer
 
 from atlas import __version__
-from atlas.cli import catalogue, clients, machine, memory, pages, runs, serve, studies
+from atlas.cli import catalogue, clients, deploy, machine, memory, pages, runs, serve, studies
 from atlas.cli.common import STOPPED
 from atlas.errors import InputError
 from atlas.runs.ranks import follows
@@ -39,6 +40,7 @@ app.command()(catalogue.strategies)
 app.command()(catalogue.settings)
 app.command()(machine.bench)
 app.command()(machine.doctor)
+app.add_typer(deploy.app, name="deploy")
 
 
 def _version(asked: bool) -> None:
@@ -62,13 +64,22 @@ def command_line() -> Any:  # noqa: ANN401 - a click group, which typer does not
     click 8.5 forgets what typer 0.20 tells it of arguments, so it is told again.
     """
     group: Any = typer.main.get_command(app)
-    for command in group.commands.values():
+    for command in _leaves(group):
         told = get_type_hints(command.callback, include_extras=True)
         for parameter in command.params:
             notes = getattr(told.get(parameter.name), "__metadata__", ())
             for note in notes if parameter.param_type_name == "argument" else ():
                 parameter.help = note.help
     return group
+
+
+def _leaves(group: Any) -> Iterator[Any]:  # noqa: ANN401
+    """The verbs themselves; a group of them is none."""
+    for command in group.commands.values():
+        if hasattr(command, "commands"):
+            yield from _leaves(command)
+        else:
+            yield command
 
 
 def main() -> None:

@@ -145,7 +145,11 @@ class ClientSettings(Settings):
 
     id: ClientId = Field(description="its name in tables and folders")
     task: str = Field(description="a task of `tasks`, or one that is built in")
-    data: Path = Field(description="JSONL or CSV file, split here into train, validation, test")
+    data: Path | None = Field(
+        None,
+        description="JSONL or CSV file, split here into train, validation, test; null: it lies on "
+        "the client's own node (atlas deploy)",
+    )
     test_data: Path | None = Field(None, description="a separate test file")
     device: str = Field("", description="bounds its ranks, unless ranks.method is fixed")
     backbone: str = Field("", description="a model of its own; default: backbone.name")
@@ -161,6 +165,23 @@ class ServerSettings(Settings):
     )
 
 
+class FlowerSettings(Settings):
+    """How long a server waits for clients on other machines, and how many it needs."""
+
+    deadline: Annotated[float, Field(gt=0, le=43_200)] = Field(
+        3600.0,
+        description="seconds for an answer; a client that takes longer has failed in that round, "
+        "and its late answer is dropped",
+    )
+    quorum: Annotated[float, Field(gt=0, le=1)] = Field(
+        0.5, description="share of the clients asked in a round that must have trained"
+    )
+    wait: Annotated[float, Field(ge=0)] = Field(
+        600.0,
+        description="seconds to wait for nodes: at the start for all of them, later for a quorum",
+    )
+
+
 class FederationConfig(Settings):
     """A whole federation."""
 
@@ -173,6 +194,10 @@ class FederationConfig(Settings):
     threads: Annotated[int, Field(ge=1, le=1024)] | None = Field(
         None, description="torch threads; default: all cores"
     )
+    engine: Literal["local", "flower"] = Field(
+        "local", description="where clients run: stacked in this process, or each on a Flower node"
+    )
+    flower: FlowerSettings = FlowerSettings()
     report: bool = Field(True, description="write report.html at the end of the run")
     track: Track = Field("none", description="keep figures for TensorBoard or MLflow, too")
     rounds: Positive = Field(5, description="rounds of local training and mixing")

@@ -245,9 +245,23 @@ def load_resolved(path: Path) -> RunConfig:
     return _validate(merge(former, settings))
 
 
+def parse_resolved(text: str, where: str) -> RunConfig:
+    """The same from a text that came otherwise than by a file.
+
+    Args:
+        text: What `dump_config` wrote.
+        where: What to call it in an error.
+
+    Raises:
+        InputError: It is not a valid configuration.
+    """
+    return _validate(parse_mapping(text.encode("utf-8"), where))
+
+
 FORMER: dict[str, Any] = {
     "clusters": {"splits": "real"},
     "relation": {"scale": "unit", "siblings": "apart"},
+    "route": {"waiting": 0.0},
 }
 """What settings of a federation meant before there was a key for it. A recorded configuration is
 complete, so one that lacks a key was written before; its run goes on as it began."""

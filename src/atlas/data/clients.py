@@ -57,6 +57,22 @@ def client_ids(config: FederationConfig) -> dict[str, str]:
     return dict(sorted(found.items()))
 
 
+def absent_clients(config: FederationConfig) -> list[ClientData]:
+    """All clients of a federation as whoever sees none of their data knows them, sorted by id.
+
+    Raises:
+        InputError: If a task is unknown.
+    """
+    registry = task_registry(config.tasks)
+    own = {entry.id: entry for entry in config.clients}
+    found = []
+    for name, task_name in client_ids(config).items():
+        task = find_task(task_name, {**SYNTHETIC, **registry}, f"task of client {name}")
+        device, backbone = (own[name].device, own[name].backbone) if name in own else ("", "")
+        found.append(ClientData(name, task, (), (), (), task.name, device, backbone))
+    return found
+
+
 def _from_source(config: FederationConfig, registry: Mapping[str, Task]) -> list[ClientData]:
     data = config.data
     if not data.tasks:

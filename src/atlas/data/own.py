@@ -79,6 +79,11 @@ def _draft(
     config: FederationConfig, client: ClientSettings, registry: Mapping[str, Task]
 ) -> _Draft:
     task = find_task(client.task, registry, f"clients.{client.id}.task")
+    if client.data is None:
+        raise InputError(
+            f"clients.{client.id}.data: null, but the client is not on a node of its own; allowed: "
+            "a JSONL or CSV file"
+        )
     path = client.data.expanduser()
     own = read_own(path, task)
     examples = own.examples

@@ -131,6 +131,27 @@ class ClientData:
 
 
 @dataclass(frozen=True)
+class DataFacts:
+    """What may be known of a client's data by those who never see it.
+
+    Attributes:
+        train: Training examples.
+        validation: Validation examples.
+        test: Test examples.
+        majority: Test score of always giving the most frequent training answer.
+        chance: What guessing scores; None where answers are written freely.
+        rows: Counts of its own file's rows, as the summary has them; None without such a file.
+    """
+
+    train: int
+    validation: int
+    test: int
+    majority: float
+    chance: float | None
+    rows: dict[str, int] | None
+
+
+@dataclass(frozen=True)
 class Holder:
     """One adapter's training data and the clients it is judged by."""
 

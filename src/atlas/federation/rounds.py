@@ -14,8 +14,8 @@ from torch import Tensor
 from atlas.federation.adapters.adapter import adapter_sha256, adapter_shapes, body_of
 from atlas.federation.adapters.cohort import restart
 from atlas.federation.exchange.guard import Expected, PackedReply, expect_scores
-from atlas.federation.exchange.message import Message, encode
-from atlas.federation.exchange.transport import Transport
+from atlas.federation.exchange.message import Message, MessageError, decode, encode
+from atlas.federation.exchange.transport import TaskName, Transport
 from atlas.federation.fingerprints.planned import LARGEST_LOGGED
 from atlas.federation.mixing.apply import relate, view_of
 from atlas.federation.mixing.deliver import (
@@ -31,7 +31,7 @@ from atlas.federation.mixing.feedback import Remembered, start_cutting
 from atlas.federation.mixing.parts import PartMixer, parts_of, together
 from atlas.federation.mixing.shrink import remember_kept, shrink_steps
 from atlas.federation.server import RunPlan, Server, ServerState
-from atlas.federation.signatures.gather import gather_signatures
+from atlas.federation.signatures.gather import gather_signatures, signature_request
 from atlas.federation.state.references import References
 from atlas.federation.strategies.base import Strategy
 from atlas.runs.events import Observe
@@ -105,11 +105,34 @@ def run_round(plan: RunPlan, state: ServerState, transport: Transport, observe: 
             fresh = state.cohorts[name]
             state.references.arrived({client: body_of(fresh.take(client)) for client in begun})
         observe("mixed", {"round": number, **entry})
-    if plan.validate_every and number % plan.validate_every == 0:
+    if validates(plan, number):
         _validate(state, server)
     state.round = number
     seconds = time.perf_counter() - started
     observe("round_finished", {"round": number, "seconds": seconds, **server.traffic})
+
+
+def asked_next(plan: RunPlan) -> Callable[[TaskName, bytes], tuple[TaskName, bytes] | None]:
+    """What every client will be asked right after a request, if that is known beforehand.
+
+    Both change nothing, so an engine that pays for every message may send them along.
+    """
+
+    def find(task: TaskName, payload: bytes) -> tuple[TaskName, bytes] | None:
+        if task not in ("fit", "deliver"):
+            return None
+        try:
+            number = decode(payload).facts.get("round")
+        except MessageError:
+            return None  # the client will say so
+        if type(number) is not int:
+            return None
+        if task == "deliver":
+            return ("evaluate", validation_request()) if validates(plan, number) else None
+        signs = plan.strategy.signature != "none"
+        return ("signature", signature_request(plan, number)) if signs else None
+
+    return find
 
 
 def _mix(
@@ -248,8 +271,18 @@ def _own_scores(client: str) -> Expected:
     return expect_scores([client])
 
 
+def validates(plan: RunPlan, number: int) -> bool:
+    """Whether clients are asked for their validation scores in a round."""
+    return plan.validate_every > 0 and number % plan.validate_every == 0
+
+
+def validation_request() -> bytes:
+    """What they are asked then."""
+    return encode({}, {"split": "validation", "arm": "held"})
+
+
 def _validate(state: ServerState, server: Server) -> None:
-    request = encode({}, {"split": "validation", "arm": "held"})
+    request = validation_request()
     for some in parts_of(state.cohorts, state.clients):
         asked = dict.fromkeys(some, request)
         for client, facts in server.facts("evaluate", asked, _own_scores).items():

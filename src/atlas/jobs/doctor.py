@@ -13,6 +13,7 @@ from atlas.runs.process import machine_facts
 CORE = ("torch", "transformers", "peft", "safetensors", "scikit-learn", "scipy", "pydantic")
 EXTRAS = {
     "hub": (("datasets",), "tasks from the dataset hub (data.source=hub)"),
+    "flower": (("flwr",), "federations over Flower (engine=flower, atlas deploy)"),
     "quant": (("bitsandbytes",), "backbones in four bits (backbone.quant=nf4)"),
     "track": (("tensorboard", "mlflow"), "curves elsewhere (track=tensorboard, track=mlflow)"),
     "ui": (("fastapi", "uvicorn"), "the live page (atlas ui), answers over HTTP (atlas serve)"),
@@ -22,7 +23,7 @@ EXTRAS = {
     ),
     "dev": (("ruff", "mypy", "pytest"), "the tools of make test and make lint"),
 }
-TO_COME = ("flower", "privacy")
+TO_COME = ("privacy",)
 """Extras that install beside the others and unlock nothing yet."""
 
 

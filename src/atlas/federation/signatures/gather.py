@@ -24,14 +24,20 @@ def gather_signatures(plan: RunPlan, server: Server, clients: Sequence[str]) -> 
     if kind == "none":
         return
     settings = plan.relevance
-    facts = {"round": server.round, "kind": kind, "settings": settings.model_dump(mode="json")}
     expected = expected_signature(plan, kind)
     known = server.state.signatures
-    payloads = dict.fromkeys(sorted(clients), encode({}, facts))
+    payloads = dict.fromkeys(sorted(clients), signature_request(plan, server.round))
     for client, message in server.ask("signature", payloads, lambda _: expected).items():
         known[client] = remember(known.get(client), message.tensors[SIGNATURE], settings.ema)
         told = {name: message.facts[name] for name in ("norm", "clip", "noise", "examples")}
         server.observe("signed", {"round": server.round, "client": client, **told})
+
+
+def signature_request(plan: RunPlan, number: int) -> bytes:
+    """What a client is asked in a round."""
+    settings = plan.relevance.model_dump(mode="json")
+    kind = plan.strategy.signature
+    return encode({}, {"round": number, "kind": kind, "settings": settings})
 
 
 def expected_signature(plan: RunPlan, kind: SignatureKind) -> Expected:

@@ -21,7 +21,6 @@ from atlas.federation.adapters.adapter import (
     bias_name,
     factor_names,
 )
-from atlas.federation.clients import ClientData
 from atlas.federation.exchange.contents import read_scores
 from atlas.federation.exchange.guard import Expected, expect_scores
 from atlas.federation.exchange.message import Message, encode
@@ -29,8 +28,8 @@ from atlas.federation.exchange.transport import TaskName
 from atlas.federation.mixing.energy import unused_ranks
 from atlas.federation.mixing.parts import parts_of
 from atlas.federation.server import Ledger, Server, ServerState
-from atlas.federation.training.evaluate import Scores, chance_score, majority_scores
-from atlas.jobs.federation.own_data import describe_data
+from atlas.federation.training.evaluate import Scores
+from atlas.jobs.federation.own_data import data_facts, describe_data
 from atlas.jobs.federation.plan import planned_clusters
 from atlas.runs.events import Observe
 from atlas.runs.folder import RunFolder, write_summary
@@ -129,7 +128,7 @@ def _export(
                 server.fail(client, f"adapter: {problem}")
                 continue
             hashes[client] = adapter_sha256(adapter)
-            if plain:
+            if plain and client in scores:
                 _export_holder(federation, folder, client, adapter, scores)
     return hashes
 
@@ -188,6 +187,7 @@ def summarise(
     state, plan = federation.state, federation.plan
     everybody = (m for holder in federation.holders.values() for m in holder.members)
     members = {member.id: member for member in everybody if member.id in scores}
+    data = data_facts(federation)
     score = {client: scores[client]["score"] for client in sorted(scores)}
     digest = hashlib.sha256()
     for client, sha256 in sorted(hashes.items()):
@@ -200,14 +200,9 @@ def summarise(
         "score": _spread(score),
         "metrics": {client: members[client].task.metric for client in sorted(members)},
         "accuracy": _spread({client: scores[client]["accuracy"] for client in sorted(scores)}),
-        "majority": {
-            "clients": {
-                client: majority_scores(m.task, m.train, m.test)["score"]
-                for client, m in sorted(members.items())
-            }
-        },
+        "majority": {"clients": {client: data[client].majority for client in sorted(members)}},
         "loss": _mean_of({client: scores[client]["loss"] for client in sorted(scores)}),
-        "test_examples": {client: len(m.test) for client, m in sorted(members.items())},
+        "test_examples": {client: data[client].test for client in sorted(members)},
         "bytes": {
             "up": state.ledger.total("up"),
             "down": state.ledger.total("down"),
@@ -223,7 +218,8 @@ def summarise(
         "failures": state.failures,
         "adapters_sha256": digest.hexdigest(),
     }
-    summary |= _where_there_is(federation, members)
+    chance = {client: data[client].chance for client in sorted(members)}
+    summary |= _where_there_is(federation, chance)
     if solo is not None:
         alone = {client: solo[client]["score"] for client in score}
         gains = [score[client] - alone[client] for client in score]
@@ -233,7 +229,7 @@ def summarise(
     return summary
 
 
-def _where_there_is(federation: Federation, members: Mapping[str, ClientData]) -> dict[str, Any]:
+def _where_there_is(federation: Federation, guesses: Mapping[str, float | None]) -> dict[str, Any]:
     """The parts of a summary that only some runs have."""
     state, plan = federation.state, federation.plan
     found: dict[str, Any] = {}
@@ -243,7 +239,6 @@ def _where_there_is(federation: Federation, members: Mapping[str, ClientData]) -
         found["route"] = {"budget": plan.budget, "choice": plan.route.choice}
     if plan.relation.eta == "shrink":
         found["steps"] = {client: state.steps.get(client) for client in state.clients}
-    guesses = {client: chance_score(m.task, m.test) for client, m in sorted(members.items())}
     chance = {client: share for client, share in guesses.items() if share is not None}
     if chance:
         found["chance"] = {"clients": chance}

@@ -8,7 +8,8 @@ from typing import Any
 from atlas.backbones.truncation import count_truncated
 from atlas.build.federation import Federation
 from atlas.build.models import open_backbone
-from atlas.federation.clients import ClientData, RowCounts
+from atlas.federation.clients import ClientData, DataFacts, RowCounts
+from atlas.federation.training.evaluate import chance_score, majority_scores
 from atlas.runs.events import Observe
 
 FEW_TESTS = 50
@@ -21,11 +22,39 @@ def describe_data(federation: Federation) -> dict[str, dict[str, Any]]:
     `used`, `dropped`, `duplicates` and `conflicts` add up to `rows`; `unlabelled`, `judged` and
     `beyond` add up to `dropped`. `truncated` are among those used.
     """
+    if federation.told:
+        return {
+            client: {**facts.rows, "warnings": []}
+            for client, facts in sorted(federation.told.items())
+            if facts.rows is not None
+        }
     members = {m.id: m for holder in federation.holders.values() for m in holder.members}
     return {
         client: _describe(federation, member, member.counts)
         for client, member in sorted(members.items())
         if member.counts is not None
+    }
+
+
+def data_facts(federation: Federation) -> dict[str, DataFacts]:
+    """What may be known of every client's data, counted here or as its node told it."""
+    if federation.told:
+        return dict(federation.told)
+    members = {m.id: m for holder in federation.holders.values() for m in holder.members}
+    own = describe_data(federation)
+    return {
+        client: DataFacts(
+            train=len(member.train),
+            validation=len(member.validation),
+            test=len(member.test),
+            majority=majority_scores(member.task, member.train, member.test)["score"],
+            chance=chance_score(member.task, member.test),
+            # Notes name files and lines, and warnings repeat them.
+            rows={k: v for k, v in own[client].items() if k != "warnings"}
+            if client in own
+            else None,
+        )
+        for client, member in sorted(members.items())
     }
 
 

@@ -161,7 +161,7 @@ def _give_start(folder: RunFolder, run: FinishedRun, guest: _Guest) -> _Start:
     clusters = planned_clusters(crowd)
     labels = clusters and {c: clusters["labels"][c] for c in prints.clients if c != client}
     place = find_place(client, prints, labels, config.relation)
-    held = guest.federation.engine.groups[0].arms["held"]
+    held = guest.federation.groups[0].arms["held"]
     some = next(iter(held.tensors.values()))
     near = [m for m in _cohort(crowd).members if m.id in place.neighbours]
     everybody = [*near, *held.members]
@@ -204,7 +204,7 @@ def _cohort(federation: Federation) -> Cohort:
 
 
 def _score_start(guest: _Guest, start: _Start) -> Scores:
-    group = guest.federation.engine.groups[0]
+    group = guest.federation.groups[0]
     group.arms["held"] = group.arms["held"].put({guest.data.id: start.adapter})
     return score_one(guest.federation)
 

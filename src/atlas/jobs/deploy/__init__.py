@@ -1,0 +1,1 @@
+"""Federations over machines: what the server's host and every node do."""

@@ -1,0 +1,103 @@
+"""Local engine and Flower's simulation come to the same adapters, by every way of mixing."""
+
+import pytest
+from safetensors.torch import load_file
+
+from atlas.build.federation import assemble, on_flower
+from atlas.config.load import load_config
+from atlas.federation.exchange.message import decode, encode
+from atlas.jobs.federation.run import FederationJob
+from atlas.jobs.runner import new_folder, resume_run, start_run
+from atlas.runs.events import ignore, read_events
+from tests.helpers import make_clients, make_config, stop_after
+
+STRATEGIES = {
+    "fedavg": {"strategy": "fedavg"},
+    "atlas": {"strategy": "atlas", "keep_best": True},
+    "mosaic-adaptive": {"strategy": "mosaic-adaptive", "relevance": {"sketch": 64}},
+}
+
+SIZES = {"clients_per_task": 1, "train": 8, "validation": 8, "test": 8}
+
+
+def ended(federation, folder):
+    """Adapters that every client ends with after all rounds, and their test scores."""
+    job = FederationJob(federation)
+    job.begin(folder, ignore)
+    assert job.run_rounds(ignore, lambda: True)
+    assert federation.state.failures == federation.state.refused == []
+    everybody = dict.fromkeys(federation.holders, encode({}, {"arm": "final", "form": "own"}))
+    return {c: decode(r).tensors for c, r in federation.engine.ask("adapter", everybody).items()}
+
+
+def farthest(one, two):
+    assert {c: set(a) for c, a in one.items()} == {c: set(a) for c, a in two.items()}
+    return max(float((one[c][name] - two[c][name]).abs().max()) for c in one for name in one[c])
+
+
+@pytest.mark.parametrize("name", sorted(STRATEGIES))
+def test_five_rounds_end_alike_in_float64(name, tmp_path):
+    changes = {**STRATEGIES[name], "rounds": 5}
+    changes["backbone"] = {"dtype": "float64", "max_length": 24}
+    changes["fingerprint"] = {"sketch": 16, "folds": 2}
+    config = make_config(**changes)
+    here, there = assemble(config, make_clients()), assemble(config, make_clients())
+    there.engine = on_flower(there)
+    one = ended(here, new_folder(config, tmp_path / "one", 1))
+    two = ended(there, new_folder(config, tmp_path / "two", 1))
+    assert farthest(one, two) <= 1e-10
+    start = assemble(config, make_clients()).engine.ask(
+        "adapter", dict.fromkeys(here.holders, encode({}, {"arm": "final", "form": "own"}))
+    )
+    begun = {c: decode(r).tensors for c, r in start.items()}
+    same = {c: {name: two[c][name] for name in begun[c]} for c in begun}
+    assert farthest(begun, same) > 1e-3  # they have come somewhere
+
+
+def exported(folder):
+    return {
+        path.parent.name: load_file(path)
+        for path in sorted(folder.path.glob("adapters/*/adapter_model.safetensors"))
+    }
+
+
+def small(*settings):
+    sizes = [f"data.{name}={size}" for name, size in SIZES.items()]
+    return load_config("demo", ["backbone.name=tiny", "size=quick", "threads=1", *sizes, *settings])
+
+
+def run(tmp_path, *settings):
+    return start_run(small(*settings), tmp_path)
+
+
+def test_a_run_by_its_verb_writes_the_same_folder(tmp_path):
+    here = run(tmp_path / "here", "rounds=2")
+    there = run(tmp_path / "there", "rounds=2", "engine=flower")
+    assert farthest(exported(here.folder), exported(there.folder)) <= 1e-4
+    assert set(here.summary) == set(there.summary)
+    for key in ("bytes", "ranks", "failures", "refused", "test_examples"):
+        assert here.summary[key] == there.summary[key], key
+    told = [
+        [(event["event"], event.get("client")) for event in read_events(found.folder.events)]
+        for found in (here, there)
+    ]
+    assert told[0] == told[1]
+
+
+def test_a_stopped_run_resumes_to_the_same_bits(tmp_path):
+    whole = run(tmp_path / "whole", "rounds=3", "engine=flower")
+    config = small("rounds=3", "engine=flower")
+    stopped = start_run(config, tmp_path / "stopped", stop_after(2))
+    assert stopped.summary is None
+    resumed = resume_run(stopped.folder.path)
+    assert resumed.summary["adapters_sha256"] == whole.summary["adapters_sha256"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sorted(STRATEGIES))
+def test_five_rounds_end_alike_on_minilm(name, tmp_path):
+    settings = ["backbone.name=minilm", "rounds=5", "threads=2", f"strategy={name}"]
+    config = load_config("demo", ["size=quick", *settings])
+    here = start_run(config, tmp_path / "here")
+    there = start_run(config.model_copy(update={"engine": "flower"}), tmp_path / "there")
+    assert farthest(exported(here.folder), exported(there.folder)) <= 1e-4
