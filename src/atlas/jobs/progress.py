@@ -34,7 +34,7 @@ def shown(
     with live_display(Console(force_jupyter=False)) as display:
 
         def event(name: str, fields: object) -> None:
-            display.event(name, fields)  # type: ignore[arg-type]
+            display.event(name, fields)
             if watch is not None:
                 watch(name, fields)  # type: ignore[arg-type]
 

@@ -142,9 +142,9 @@ def steps_figure(events: Events, tasks: Mapping[str, str]) -> Figure | None:
         return None
     figure = new_figure(10.4, 4.0)
     left, right = figure.subplots(1, 2)
-    draw_bands(left, keep)
+    draw_bands(left, keep, tasks)
     left.set(xlabel="round", ylabel="c", title="Deviation to be left in the end, of 1", ylim=(0, 1))
-    draw_bands(right, eta)
+    draw_bands(right, eta, tasks)
     right.set(xlabel="round", ylabel="eta", title="Step toward the neighbours' mean", ylim=(0, 1))
     left.legend(frameon=False)
     return figure
