@@ -241,6 +241,7 @@ def count(pools: dict[str, Pool], plans: int, powers: int, rules: Sequence[str])
             found = case.planned(rule, seed)
             split = parted(found, case.kinds)
             wrong.setdefault(name, []).append(bool(split))
+            print(f"  {rule}: plan {seed + 1} of {plans}", end="\r", flush=True)
             if split:
                 told = f"k = {found.metrics.k}, ARI {adjusted_rand(found.labels, case.kinds):.2f}"
                 print(

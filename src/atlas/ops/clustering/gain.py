@@ -162,4 +162,5 @@ def part_affinities(folds: Floats, labels: Sequence[int]) -> Floats:
     scale = np.outer(lengths, lengths)
     cosines = np.divide(products, scale, out=np.zeros_like(products), where=scale > 0)
     np.fill_diagonal(cosines, 1.0)
-    return cosines.clip(0.0, 1.0)
+    found: Floats = cosines.clip(0.0, 1.0)
+    return found

@@ -78,11 +78,12 @@ def within(
         cross: Factor on edges between groups.
         kin: Larger factors on edges between some pairs of groups, either way round.
     """
-    factors: dict[tuple[object, object], float] = dict(kin or {})
-    factors |= {(two, one): factor for (one, two), factor in factors.items()}
+    factors: dict[tuple[object, object], float] = {}
+    for (one, two), factor in (kin or {}).items():
+        factors[one, two] = factors[two, one] = factor
     rows = [
-        [1.0 if one == two else max(cross, factors.get((one, two), 0.0)) for two in labels]
-        for one in labels
+        [1.0 if own == other else max(cross, factors.get((own, other), 0.0)) for other in labels]
+        for own in labels
     ]
     return affinity * torch.tensor(rows, dtype=affinity.dtype, device=affinity.device)
 
