@@ -134,6 +134,8 @@ def test_plain_run_ends_with_the_table_and_where_things_are(atlas):
     code, out, _ = atlas("report", "demo", "--json")
     assert code == 0 and json.loads(out)["missing"] == []
     assert atlas("report", "nobody")[0] == 2
+    assert atlas("run", *TINY, "report=false", "name=quiet")[0] == 0
+    assert not Path("runs/quiet/report.html").exists()
 
 
 def test_doctor(atlas):
