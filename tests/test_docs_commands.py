@@ -77,7 +77,7 @@ def check_settings(source, settings, arms=None):
             config = load_config(source, settings)
             named = getattr(config, "strategy", "atlas")
             assert named in STRATEGIES or config.plugins, f"no strategy {named!r}"
-        else:
+        elif not any(text.startswith("plugins=") for text in settings):
             plan_study(source, settings, arms)
 
 
