@@ -1,4 +1,4 @@
-"""The tutorial works as written: its file is read and its commands run, in order, on a tiny model."""
+"""The tutorial works as written: its commands run in order, on a tiny model."""
 
 import csv
 import re
