@@ -51,7 +51,7 @@ $(DOCS): $(STAMP)
 
 docs: $(DOCS)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
-	@echo "site/index.html"
+	@echo "site/index.html is made; to search in it: python3 -m http.server --directory site"
 
 format: setup
 	$(BIN)/ruff check --fix .

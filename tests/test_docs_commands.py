@@ -103,6 +103,8 @@ def check_span(span):
         given = words(re.sub(r"[\[\]](?![^=]*=)", " ", span))
     except ValueError:  # a quotation that goes on after the span
         return
+    if not given:
+        return
     if given[0].startswith("-") or given[0] == "VERB":
         command, rest = GROUP, [word for word in given if word != "VERB"]
     else:
