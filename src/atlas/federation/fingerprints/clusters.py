@@ -33,7 +33,6 @@ from atlas.ops.clustering.clusters import (
     score_partition,
     spectral_partition,
 )
-from atlas.ops.clustering.gain import LEVEL as GAIN_LEVEL
 from atlas.ops.clustering.gain import part_gains, useful_splits
 from atlas.ops.clustering.stability import LEVEL, bootstrap_stability, real_splits
 from atlas.ops.graph.affinity import rbf
@@ -216,11 +215,11 @@ def _judge_use(
         prints: Their fingerprints.
         metrics: The splits, as found in the whole.
         halves: The splits, as found in the even half and in the odd half.
-        level: The chance at which `real_splits` judges; use is held to a like share of its own.
+        level: The chance of a mistake, of use as of being real.
     """
     gradients = prints.gradients(prints.origin or prints.centre)
     found: list[Use] = []
-    verdicts = useful_splits(gradients, halves, GAIN_LEVEL * level / LEVEL)
+    verdicts = useful_splits(gradients, halves, level)
     for split, (useful, gain, needed) in zip(metrics, verdicts, strict=True):
         # The halves' verdict is on splits into k; the one in use may yet leave somebody worse off.
         worst = min(part_gains(gradients, split.labels).values())

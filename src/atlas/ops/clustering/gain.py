@@ -28,10 +28,7 @@ import numpy as np
 import scipy
 
 from atlas.ops.clustering.clusters import Floats, Labels
-
-LEVEL = 0.01
-"""How often parts that differ by chance may seem of use; below that of `stability`, as real tasks
-are told apart by ten errors and more while a false split takes clients' neighbours away."""
+from atlas.ops.clustering.stability import LEVEL
 
 
 @dataclass(frozen=True)
@@ -117,7 +114,8 @@ def useful_splits(
     """Which of some partitions, from coarse to fine, members gain by.
 
     A finer partition has to be better than the coarser ones that were useful, not just better than
-    no split at all: what five tasks gain would otherwise pay for cutting one of them.
+    no split at all: what five tasks gain would otherwise pay for cutting one of them. Half of the
+    level is spent on the coarsest, half of the rest on the next: sub-tasks are mostly few.
 
     Args:
         folds: Gradients by client and fold [n, f, d].
@@ -130,9 +128,9 @@ def useful_splits(
     products = held_out_products(folds)
     together: Labels = (0,) * len(folds)
     base, verdicts = (together, together), []
-    for partition in found:
+    for place, partition in enumerate(found, start=1):
         gain = split_gain(products, partition, base)
-        needed = gain.needed(level / len(found))
+        needed = gain.needed(level / 2**place)
         useful = gain.mean > needed
         verdicts.append((useful, gain.mean, needed))
         base = partition if useful else base
