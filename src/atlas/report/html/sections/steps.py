@@ -1,0 +1,60 @@
+"""Steps that are estimated (`relation.eta=shrink`): how far clients go toward their neighbours."""
+
+from __future__ import annotations
+
+from atlas.report.html.charts import MOST_ROWS, ROUND, SHARE, Section, band, lines, table
+from atlas.report.html.sections.relations import WHO, client_rounds
+from atlas.report.html.sections.scores import SHAPES
+from atlas.report.read.log import events_of, grouped, shrunk
+from atlas.report.read.source import RunSource
+
+SHOWN = {
+    "keep": ("Deviation to keep, of 1", "keep (c)"),
+    "eta": ("Step toward the neighbours' mean", "eta"),
+}
+COLUMNS = {
+    "noise": "noise",
+    "difference": "difference",
+    "rho": "way a round covers (rho)",
+    "keep": "keep (c)",
+    "eta": "step (eta)",
+}
+
+
+def steps_section(run: RunSource) -> Section | None:
+    """What clients are to keep of their own and the step they take, by task and by client."""
+    found = {name: shrunk(run.events, name) for name in SHOWN}
+    if not found["eta"]:
+        return None
+    charts = []
+    for name, (title, label) in SHOWN.items():
+        series = [
+            band(own, task, run.slots.get(task, 0), shape=SHAPES[run.slots.get(task, 0) % 6])
+            for task, own in grouped(found[name], run.tasks).items()
+        ]
+        charts.append(lines(series, ROUND, {**SHARE, "label": label}, title=title))
+    charts.append(
+        client_rounds(run, found["eta"], "Step of every client", label="eta", low=0.0, high=1.0)
+    )
+    last = {}
+    for event in events_of(run.events, "shrunk"):
+        last |= event["clients"]
+    rows = [
+        [client, *((last[client] or {}).get(key) for key in COLUMNS)]
+        for client in run.clients
+        if client in last
+    ][:MOST_ROWS]
+    columns = {"client": "text", **dict.fromkeys(COLUMNS.values(), "number")}
+    return Section(
+        "steps",
+        WHO,
+        "Steps that were estimated",
+        "From noise and real differences between clients it is estimated how much of its deviation "
+        "from its neighbours each client should keep (c), and from that its step toward them "
+        "(eta).",
+        "Look for clients that keep much: they differ from their neighbours in more than noise. A "
+        "keep of 0 says that the whole difference may be chance.",
+        charts=charts,
+        tables=[table(columns, rows, title="As last told")],
+        note="Noise and difference are variances of the change that clients trained.",
+    )
