@@ -43,7 +43,8 @@ def energy_section(run: RunSource) -> Section | None:
         CAPACITY,
         "Energy by rank",
         "How much of what clients learned (squared singular values of their changes) lies in which "
-        "of their ranks; above, the share beyond each smaller rank over the rounds.",
+        "of their ranks: over the rounds the share beyond each smaller rank, as trained, and by "
+        "client the last round before and after mixing.",
         "Look for lines that fall: mixing with clients of smaller ranks empties the upper ranks "
         "of the others, and mixing.feedback=1 keeps what it cuts off.",
         charts=charts,
@@ -69,7 +70,12 @@ def _bands(run: RunSource, mixed: Sequence[Mapping[str, Any]], start: str) -> Sp
     places = {client: place for place, client in enumerate(event["clients"])}
     clients = [client for client in run.clients if client in places][:MOST_ROWS]
     frames = [
-        {"name": words, "values": [event["energy"][stage][places[c]] for c in clients]}
+        {
+            "name": words,
+            "values": [
+                [100 * share for share in event["energy"][stage][places[c]]] for c in clients
+            ],
+        }
         for stage, words in STAGES.items()
     ]
     return heatmap(
@@ -79,11 +85,11 @@ def _bands(run: RunSource, mixed: Sequence[Mapping[str, Any]], start: str) -> Sp
         title=f"{start}Round {event['round']}, by client",
         slider="when",
         rowColours=[run.slot(client) for client in clients],
-        format="share",
-        label="share of the energy",
+        format="score",
+        label="% of the energy",
         xlabel="ranks",
         low=0.0,
-        high=1.0,
+        high=100.0,
     )
 
 

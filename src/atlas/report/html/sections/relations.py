@@ -205,7 +205,6 @@ def clusters_section(run: RunSource) -> Section | None:
             continue
         tried = sorted(clusters.get("tried") or [], key=lambda row: int(row["k"]))
         first = clusters.get("first") or clusters["k"]
-        again = "" if first == clusters["k"] else ", split again"
         for key, title in MEASURES.items():
             points = {int(row["k"]): row.get(key) for row in tried}
             if len([value for value in points.values() if value is not None]) < 1:
@@ -214,7 +213,7 @@ def clusters_section(run: RunSource) -> Section | None:
             if key in NEEDED:
                 needed = {int(row["k"]): row.get(NEEDED[key]) for row in tried}
                 series.append(line(needed, "needed", 7, dash=True))
-            marks = [{"x": first, "name": f"k = {first}" + again}]
+            marks = [{"x": first, "name": f"k = {first}"}]
             axis = {"label": "k", "integer": True, "format": "integer"}
             charts.append(lines(series, axis, {}, title=title, marks=marks, height=190))
         columns = {"clients of the cluster": "text", "size": "integer"}

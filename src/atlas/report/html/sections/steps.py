@@ -24,7 +24,10 @@ COLUMNS = {
 def steps_section(run: RunSource) -> Section | None:
     """What clients are to keep of their own and the step they take, by task and by client."""
     found = {name: shrunk(run.events, name) for name in SHOWN}
-    if not found["eta"]:
+    last = dict((run.summary or {}).get("steps") or {})
+    for event in events_of(run.events, "shrunk"):
+        last |= event["clients"]
+    if not any(last.values()):
         return None
     charts = []
     for name, (title, label) in SHOWN.items():
@@ -33,12 +36,8 @@ def steps_section(run: RunSource) -> Section | None:
             for task, own in grouped(found[name], run.tasks).items()
         ]
         charts.append(lines(series, ROUND, {**SHARE, "label": label}, title=title))
-    charts.append(
-        client_rounds(run, found["eta"], "Step of every client", label="eta", low=0.0, high=1.0)
-    )
-    last = {}
-    for event in events_of(run.events, "shrunk"):
-        last |= event["clients"]
+    title = "Step of every client"
+    charts.append(client_rounds(run, found["eta"], title, label="eta", low=0.0, high=1.0))
     rows = [
         [client, *((last[client] or {}).get(key) for key in COLUMNS)]
         for client in run.clients
@@ -54,7 +53,7 @@ def steps_section(run: RunSource) -> Section | None:
         "(eta).",
         "Look for clients that keep much: they differ from their neighbours in more than noise. A "
         "keep of 0 says that the whole difference may be chance.",
-        charts=charts,
+        charts=charts if found["eta"] else [],  # of many clients the log has no steps
         tables=[table(columns, rows, title="As last told")],
         note="Noise and difference are variances of the change that clients trained.",
     )
