@@ -262,7 +262,7 @@ def _kin(clusters: Mapping[str, Any]) -> list[Spec]:
     return [table(columns, pairs, title="Parts of one cluster")] if pairs else []
 
 
-YES_NO = {True: "yes", False: "no"}
+YES_NO: dict[object, str] = {True: "yes", False: "no"}
 NEEDED = {"share": "needed", "gain": "gain_needed"}
 """What a measure is to be above."""
 
