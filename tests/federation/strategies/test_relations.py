@@ -92,7 +92,7 @@ def naive_unit(view):
     if view.clusters is not None and view.settings.cross == 0:
         among = max(view.clusters.count(c) for c in view.clusters)
     gap = sorted(gaps)[(len(gaps) - 1) // 2] if gaps else 0.0
-    return (gap if gap > 1e-12 else 1.0) / max(1.0, math.log(among))
+    return max(0.15, (gap if gap > 1e-12 else 1.0) / max(1.0, math.log(among)))
 
 
 def naive_edges(view):

@@ -83,6 +83,15 @@ def test_the_unit_is_the_median_to_the_nearest():
     assert nearest_gap(rows[:1].expand(4, 2)) == 1.0
 
 
+def test_twins_do_not_cut_off_all_others():
+    features = features_of(3, 0.4)
+    features[1], features[4] = features[0], features[3]
+    features[2], features[5] = features[0], features[3]
+    near = neighbours(view_of(features, nearest=2))
+    assert bool((near.diagonal() == 0).all())
+    assert float(near[6, 7] + near[6, 8]) > 0.99
+
+
 def test_parts_of_one_cluster_keep_edges_by_what_they_have_in_common():
     features = features_of(2, 0.6)
     clusters, kin = (0, 0, 1, 2, 2, 2), {(0, 1): 0.5}

@@ -15,7 +15,7 @@ its adapter, where replies are compressed. All of its adapters start as
 Where a `fit` request says `compress`, an engine hands the tensors it would send and what the client
 remembers (`compression.Sent`; at first what it would have sent before the fit) to
 `compression.Compression.apply`, sends what that returns with `form` among the facts, and keeps the
-rest; after `deliver` it sets `carry` to the share of the adapter that the mixture replaced.
+rest; after `deliver` it remembers what `Sent.delivered` makes of the offer and the share taken.
 """
 
 from __future__ import annotations

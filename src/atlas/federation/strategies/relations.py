@@ -60,6 +60,8 @@ AFFINITIES: dict[str, Callable[[Tensor, float], Tensor]] = {
 
 START_ALPHA = 1.0
 WHOLE_STEP = 1.0
+LEAST_UNIT = 0.15
+"""Of squared distances, which are 4 at most: where many clients have a twin, others keep edges."""
 FEWEST_CENTRED = 3
 """Of two clients, centred signatures are opposite whatever they are."""
 
@@ -108,7 +110,7 @@ def distance_unit(view: View) -> float:
     among = len(view.clients)
     if clusters is not None and view.settings.cross == 0:
         among = max(Counter(clusters).values())
-    return nearest_gap(features) / max(1.0, math.log(among))
+    return max(LEAST_UNIT, nearest_gap(features) / max(1.0, math.log(among)))
 
 
 def kin_of(view: View) -> Mapping[tuple[int, int], float]:
