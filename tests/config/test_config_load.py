@@ -148,7 +148,7 @@ def test_the_resolved_settings_read_back_equal(tmp_path):
             "data": {"path": "some/./where", "tasks": ["1e-3", "no", "012"]},
             "adapter": {"ranks": {"0": 3, "b": [1, 2]}},
             "tasks": {"t": {"text": ["a\nb: c"], "labels": ["yes", "no"], "prompt": "Q: {x} # y"}},
-            "clients": [{"id": "c", "task": "t", "data": "files/c.jsonl"}],
+            "clients": [{"id": "c", "task": "t", "data": "/files/c.jsonl"}],
         }
     )
     path = tmp_path / "config.yaml"

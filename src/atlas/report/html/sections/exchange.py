@@ -12,7 +12,6 @@ from atlas.report.html.charts import (
     SHARE,
     Section,
     Spec,
-    band,
     bars,
     dots,
     heatmap,
@@ -20,9 +19,9 @@ from atlas.report.html.charts import (
     lines,
     table,
 )
-from atlas.report.html.sections.scores import SHAPES
+from atlas.report.html.sections.scores import SHAPES, task_bands
 from atlas.report.read.cohorts import short_names
-from atlas.report.read.log import by_client, events_of, grouped, read_cohorts
+from atlas.report.read.log import by_client, events_of, read_cohorts
 from atlas.report.read.source import RunSource
 
 EXCHANGE = "What travels"
@@ -108,10 +107,7 @@ def routing_section(run: RunSource) -> Section | None:
         client: {n: statistics.fmean(map(float, mask)) for n, mask in own.items()}
         for client, own in masks.items()
     }
-    series = [
-        band(own, task, run.slots.get(task, 0), shape=SHAPES[run.slots.get(task, 0) % 6])
-        for task, own in grouped(shares, run.tasks).items()
-    ]
+    series = task_bands(run, shares)
     return Section(
         "routing",
         EXCHANGE,
@@ -135,10 +131,7 @@ def beta_section(run: RunSource) -> Section | None:
         mean = statistics.fmean(event["beta"])
         means.setdefault(event["client"], {})[event["round"]] = mean
         modules.setdefault(event["round"], []).append(event["beta"])
-    series = [
-        band(own, task, run.slots.get(task, 0), shape=SHAPES[run.slots.get(task, 0) % 6])
-        for task, own in grouped(means, run.tasks).items()
-    ]
+    series = task_bands(run, means)
     least = min(len(row) for rows in modules.values() for row in rows)
     rounds = sorted(modules)
     cells = [[statistics.fmean(r[m] for r in modules[n]) for n in rounds] for m in range(least)]
@@ -263,10 +256,7 @@ def signatures_section(run: RunSource) -> Section | None:
     norms = by_client(run.events, "signed", "norm")
     if not norms:
         return None
-    series = [
-        band(own, task, run.slots.get(task, 0), shape=SHAPES[run.slots.get(task, 0) % 6])
-        for task, own in grouped(norms, run.tasks).items()
-    ]
+    series = task_bands(run, norms)
     told = list(events_of(run.events, "signed"))[-1]
     levels = []
     if told.get("clip") is not None:

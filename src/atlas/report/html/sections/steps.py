@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from atlas.report.html.charts import MOST_ROWS, ROUND, SHARE, Section, band, lines, table
+from atlas.report.html.charts import MOST_ROWS, ROUND, SHARE, Section, lines, table
 from atlas.report.html.sections.relations import WHO, client_rounds
-from atlas.report.html.sections.scores import SHAPES
-from atlas.report.read.log import events_of, grouped, shrunk
+from atlas.report.html.sections.scores import task_bands
+from atlas.report.read.log import events_of, shrunk
 from atlas.report.read.source import RunSource
 
 SHOWN = {
@@ -31,10 +31,7 @@ def steps_section(run: RunSource) -> Section | None:
         return None
     charts = []
     for name, (title, label) in SHOWN.items():
-        series = [
-            band(own, task, run.slots.get(task, 0), shape=SHAPES[run.slots.get(task, 0) % 6])
-            for task, own in grouped(found[name], run.tasks).items()
-        ]
+        series = task_bands(run, found[name])
         charts.append(lines(series, ROUND, {**SHARE, "label": label}, title=title))
     title = "Step of every client"
     charts.append(client_rounds(run, found["eta"], title, label="eta", low=0.0, high=1.0))
