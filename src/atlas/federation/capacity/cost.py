@@ -117,8 +117,11 @@ def client_need(
 
 
 def _beside_numbers(d_in: int, d_out: int, kept: int, *, top: bool) -> int:
-    """Numbers by rank that something beside an adapter takes: itself, and while a step's way back
-    is open both of them side by side, B weighed, and what lies between A and B once more."""
+    """Numbers by rank that what stands beside an adapter takes.
+
+    Itself, and while a step's way back is open also both adapters side by side, B weighed, and what
+    lies between A and B once more; of the last block, little of that.
+    """
     own = d_in + d_out
     if not kept:
         return own

@@ -23,7 +23,7 @@ MOST_PANELS = 4
 def plot_energy(folder: RunFolder) -> list[Path]:
     """Draw energy by rank band of cohorts with unequal ranks; nothing for other runs."""
     told = read_energy(read_events(folder.events))
-    ranks = read_summary(folder.summary)["ranks"]
+    ranks = read_summary(folder.summary)["ranks"] if told else {}
     return save_figures(folder, {name: energy_figures(told[name], ranks) for name in told})
 
 
