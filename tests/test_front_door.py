@@ -79,6 +79,7 @@ def test_a_study_gives_what_the_command_line_gives(tmp_path):
     there = command(*words, "--out", str(tmp_path / "there"))
     assert [timeless(row) for row in found["rows"]] == [timeless(row) for row in there["rows"]]
     assert found["study"] == there["study"]
+    assert (tmp_path / "here" / found["study"] / "report.html").is_file()
 
 
 def test_workers_share_a_study(tmp_path):

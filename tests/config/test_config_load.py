@@ -148,7 +148,7 @@ def test_the_resolved_settings_read_back_equal(tmp_path):
             "data": {"path": "some/./where", "tasks": ["1e-3", "no", "012"]},
             "adapter": {"ranks": {"0": 3, "b": [1, 2]}},
             "tasks": {"t": {"text": ["a\nb: c"], "labels": ["yes", "no"], "prompt": "Q: {x} # y"}},
-            "clients": [{"id": "c", "task": "t", "data": "files/c.jsonl"}],
+            "clients": [{"id": "c", "task": "t", "data": "/files/c.jsonl"}],
         }
     )
     path = tmp_path / "config.yaml"
@@ -156,7 +156,10 @@ def test_the_resolved_settings_read_back_equal(tmp_path):
     again = load_resolved(path)
     assert again == config
     assert dump_config(again) == dump_config(config)
-    assert not again.clients[0].data.is_absolute(), "paths stay as given"
+    near = {"clients": [config.clients[0].model_copy(update={"data": Path("files/c.jsonl")})]}
+    path.write_text(dump_config(config.model_copy(update=near)), "utf-8")
+    found = load_resolved(path).clients[0].data
+    assert found == tmp_path / "files" / "c.jsonl", "a relative one is seen from the file's folder"
 
 
 @pytest.mark.parametrize("name", preset_names() or ["none"])

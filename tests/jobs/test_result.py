@@ -61,6 +61,17 @@ def test_pictures_show_themselves(run):
         run.plot("afinity")
 
 
+def test_a_report_is_one_file_where_it_is_wanted(run, tmp_path):
+    (run.path / "report.html").unlink(missing_ok=True)
+    assert run.report() == run.path / "report.html"
+    page = run.report(str(tmp_path / "new" / "page.html"))
+    assert page.read_bytes() == (run.path / "report.html").read_bytes()
+    assert "sentiment-1" in page.read_text("utf-8")
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match="cannot be written"):
+        run.report(tmp_path / "file" / "page.html")
+
+
 def test_a_model_is_plain_peft_with_the_clients_logits(run):
     client = run.client("sentiment-1")
     model = client.model()

@@ -122,6 +122,43 @@ def test_elsewhere_the_token_is_asked_for(tmp_path):
     assert Access.to("127.0.0.1").token is None and Access.to("::1").token is None
     assert Access.to("127.0.0.1", "given").token == "given"
     assert Access("0.0.0.0", "t").address(80) == "http://127.0.0.1:80/?token=t"
+    assert Access("::1", None).base(80) == "http://[::1]:80"
+    assert len(Access.to("0.0.0.0", "").token) > 20, "an empty token is none"
+    assert Access.to("0.0.0.0").token != Access.to("0.0.0.0").token
+    assert Access.to("localhost").token is None and Access.to("example.org").token
+
+
+def test_any_token_can_be_kept_as_a_cookie(tmp_path):
+    access = Access("0.0.0.0", "open; ses\u00e4me=1")
+    asked = client(tmp_path, access)
+    assert asked.get(access.address(80).removeprefix("http://127.0.0.1:80")).status_code == 200
+    assert asked.get("/api/runs").status_code == 200
+
+
+def test_errors_have_one_form(tmp_path):
+    make_federation(tmp_path / "run")
+    asked = client(tmp_path)
+    found = [asked.get("/api/document?run=x"), asked.get("/nowhere"), asked.get("/api/document")]
+    found += [asked.get("/", headers={"host": "evil.example"})]
+    found += [
+        client(tmp_path, Access("0.0.0.0", "t")).get("/"),
+        asked.post("/", content=b" " * 4_000_001),
+    ]
+    assert [answer.status_code for answer in found] == [404, 404, 422, 421, 401, 413]
+    for answer in found:
+        assert answer.json()["error"]["message"] and answer.json()["error"]["type"]
+
+
+def test_one_run_can_be_shown_alone(tmp_path):
+    for name in ("run", "secret"):
+        make_federation(tmp_path / name)
+    app = create_app(Access.to("127.0.0.1"), [page_router(tmp_path, only="run")])
+    asked = TestClient(app, base_url=HERE)
+    assert [row["id"] for row in asked.get("/api/runs").json()["runs"]] == ["run"]
+    for route in ("document", "follow"):
+        assert asked.get(f"/api/{route}?run=run").status_code == 200
+        assert asked.get(f"/api/{route}?run=secret").status_code == 404
+    assert asked.get("/").url.path == "/run"
 
 
 def test_a_follower_hears_progress_and_the_end(tmp_path):

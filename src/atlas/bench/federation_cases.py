@@ -21,7 +21,8 @@ from atlas.bench.peers.rounds import read_rounds
 from atlas.bench.processes import QUIET, Row, Size, run_watched
 from atlas.build.models import find_member, find_model, start_cohort
 from atlas.config.federation import FederationConfig
-from atlas.config.load import DATA_VARIABLE, dump_config
+from atlas.config.load import dump_config
+from atlas.config.places import DATA_VARIABLE
 from atlas.data.clients import load_clients
 from atlas.data.files import data_folder
 from atlas.federation.clients import one_each

@@ -32,13 +32,13 @@ from atlas.build.models import (
 )
 from atlas.build.plugins import load_plugins
 from atlas.build.relevance import find_probe, signature_stores
+from atlas.build.strategy import find_checked_strategy
 from atlas.config.federation import FederationConfig
 from atlas.config.plan import FingerprintSettings
 from atlas.data.clients import load_clients
 from atlas.engines.local.engine import LocalEngine
 from atlas.engines.local.groups import ClientGroup
 from atlas.errors import InputError
-from atlas.federation import strategies as strategies
 from atlas.federation.adapters.adapter import Member, adapter_shapes, is_head
 from atlas.federation.adapters.cohort import Cohort, Slot
 from atlas.federation.batching.forward import Model
@@ -48,7 +48,7 @@ from atlas.federation.exchange.transport import Transport
 from atlas.federation.fingerprints.take import print_shapes
 from atlas.federation.rounds import asked_next
 from atlas.federation.server import RunPlan, ServerState
-from atlas.federation.strategies.base import STRATEGIES, Strategy, find_strategy
+from atlas.federation.strategies.base import Strategy
 from atlas.federation.training.loop import Clock
 from atlas.runs.checkpoint import tensors_sha256
 from atlas.runs.events import Progress
@@ -225,78 +225,6 @@ def assemble(
         holders={holder.id: holder for holder in holders},
         models={client: group.model for group in groups for client in group.holders},
     )
-
-
-def find_checked_strategy(config: FederationConfig) -> Strategy:
-    """The strategy of the settings.
-
-    Raises:
-        InputError: There is none of that name, or another setting does not go with it.
-    """
-    strategy = find_strategy(config.strategy)
-    if config.keep_best is not None and strategy.pool == "none":
-        strategy = replace(strategy, keep_best=config.keep_best)
-    if strategy.keep_best and config.alone is False:
-        raise InputError("alone: false, but keep_best needs the solo shadow; allowed: true, needed")
-    if strategy.keep_best and strategy.anchor == "global":
-        raise InputError(
-            f"keep_best: true, but under {strategy.name} clients use personal adapters, not the "
-            "mixtures they would accept; allowed: false"
-        )
-    if strategy.keep_best and strategy.deliver == "merge":
-        raise InputError(
-            f"keep_best: true, but under {strategy.name} mixtures are merged whole and adapters "
-            "start again, so there is nothing to go back to; allowed: false"
-        )
-    if strategy.deliver == "merge" and config.route.budget is not None:
-        raise InputError(
-            f"route.budget: {config.route.budget:g}, but under {strategy.name} whole adapters are "
-            "merged and start again; allowed: null"
-        )
-    _check_cut(config, strategy)
-    if config.relation.eta == "shrink":
-        _check_shrink(config, strategy)
-    return strategy
-
-
-def _check_cut(config: FederationConfig, strategy: Strategy) -> None:
-    """Refuse settings of the cut where there is no such cut, or nothing to make up for."""
-    if strategy.space != "product" and config.mixing.cut != "leading":
-        raise InputError(
-            f"mixing.cut: {config.mixing.cut}, but {strategy.name} mixes in space "
-            f"{strategy.space!r}, where mixtures have no directions to choose from; allowed: "
-            "leading, or a strategy that mixes products"
-        )
-    if config.mixing.feedback and strategy.space != "product":
-        raise InputError(
-            f"mixing.feedback: {config.mixing.feedback:g}, but {strategy.name} mixes in space "
-            f"{strategy.space!r}; what a cut removes is known of mixed products alone; allowed: 0"
-        )
-    if config.mixing.feedback and config.wire.form != "plain":
-        raise InputError(
-            f"mixing.feedback: {config.mixing.feedback:g}, but with wire.form {config.wire.form!r} "
-            "the server does not know to the bit what a client holds; allowed: 0, or the form plain"
-        )
-    if config.mixing.feedback and strategy.deliver != "replace":
-        raise InputError(
-            f"mixing.feedback: {config.mixing.feedback:g}, but under {strategy.name} a mixture "
-            "does not take the place of what a client trains; allowed: 0"
-        )
-
-
-def _check_shrink(config: FederationConfig, strategy: Strategy) -> None:
-    """Estimated steps need neighbours to step to, and whole adapters to compare."""
-    if strategy.plans == "nothing":
-        able = ", ".join(n for n, s in sorted(STRATEGIES.items()) if s.plans != "nothing")
-        raise InputError(
-            f"relation.eta: 'shrink' given, but under {strategy.name} clients take no steps toward "
-            f"neighbours; allowed with strategy {able}"
-        )
-    if (config.route.budget or strategy.budget) < 1:
-        raise InputError(
-            "relation.eta: 'shrink' given, but not all modules travel (route.budget), and a step "
-            "is estimated from whole adapters; allowed: a number, even, auto"
-        )
 
 
 def _fingerprint(config: FederationConfig, strategy: Strategy) -> FingerprintSettings:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from atlas.build.federation import Federation, assemble, find_checked_strategy
+from atlas.build.federation import Federation, assemble
 from atlas.build.plugins import load_plugins
+from atlas.build.strategy import find_checked_strategy
 from atlas.config.federation import FederationConfig
 from atlas.config.load import dump_config
 from atlas.config.node import NodeSettings

@@ -50,7 +50,7 @@ def ui(
 ) -> None:
     """Serve a page over all runs: it follows those under way and compares those chosen."""
     from atlas.errors import InputError
-    from atlas.report.live.serve import need_server, serve
+    from atlas.report.live.serve import listen, need_server, serve
 
     need_server()
     if not root.is_dir():
@@ -59,8 +59,7 @@ def ui(
     from atlas.report.live.app import create_app, page_router
 
     access = Access.to(host, token)
-
-    def ready(taken: int) -> None:
-        typer.echo(f"runs of {root}: {access.address(taken)}  (Ctrl-C ends it)")
-
-    serve(create_app(access, [page_router(root)]), host, port, ready)
+    with listen(host, port) as listening:
+        place = access.address(listening.getsockname()[1])
+        typer.echo(f"runs of {root}: {place}  (Ctrl-C ends it)")
+        serve(create_app(access, [page_router(root)]), listening)

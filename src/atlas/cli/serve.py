@@ -35,7 +35,7 @@ def serve(  # noqa: PLR0913
         else:
             who = counted(len(serving.clients), "client")
             typer.echo(f"serving {who} of {serving.run} over {', '.join(serving.backbones)}")
-            typer.echo(f"at {serving.address}, described at {serving.address}/docs; Ctrl-C ends it")
+            typer.echo(f"at {serving.address}, with the run's page; Ctrl-C ends it")
             if serving.token and not token:
                 typer.echo(f"token: {serving.token}")
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from atlas.config.load import DATA_VARIABLE
+from atlas.config.places import DATA_VARIABLE
 from atlas.data.examples import Record
 from atlas.errors import InputError
 from atlas.federation.clients import Task

@@ -14,7 +14,7 @@ from typing import Any
 from atlas.config.plan import MB
 from atlas.errors import InputError
 from atlas.federation.adapters.adapter import is_head
-from atlas.federation.adapters.cohort import Cohort, initial_cohort
+from atlas.federation.adapters.cohort import Cohort, Slot, initial_cohort
 from atlas.federation.capacity.block_bytes import LargestBatch
 from atlas.federation.capacity.cost import Norms, block_of, complexities, importance_of, in_block
 from atlas.federation.capacity.grant import Grant, Site, budget_of, grant, least_ranks, lower
@@ -152,7 +152,10 @@ def regrade(state: ServerState, ranks: Mapping[str, Sequence[int]], seed: int) -
 
 
 def regraded(cohort: Cohort, ranks: Mapping[str, Sequence[int]], seed: int) -> Cohort:
-    """A cohort at its start, with other ranks for the clients named."""
+    """A cohort at its start, with other ranks for the clients named.
+
+    Where something may stand beside the adapters, its place has their sizes, and is empty.
+    """
     members = [
         replace(member, ranks=tuple(ranks[member.id])) if member.id in ranks else member
         for member in cohort.members
@@ -161,7 +164,8 @@ def regraded(cohort: Cohort, ranks: Mapping[str, Sequence[int]], seed: int) -> C
     start = initial_cohort(
         cohort.layout, members, seed, dtype=some.dtype, device=some.device, place=cohort.place
     )
-    return replace(start, trains=cohort.trains)
+    slot = cohort.slot and Slot(regraded(cohort.slot.cohort, ranks, seed))
+    return replace(start, trains=cohort.trains, slot=slot)
 
 
 def hand_out(

@@ -147,6 +147,26 @@ class Run:
             f"plot: no picture {name!r} in {self.folder.plots}; {hint}pictures: {there}"
         )
 
+    def report(self, to: str | Path | None = None) -> Path:
+        """Write its report, one HTML file that needs nothing else; as `atlas report`.
+
+        Args:
+            to: The file; None for `report.html` in its folder.
+
+        Returns:
+            The file.
+
+        >>> import atlas
+        >>> atlas.open_run("demo").report("demo.html").read_text("utf-8")[:15]
+        '<!doctype html>'
+
+        Raises:
+            InputError: The file cannot be written.
+        """
+        from atlas.report.html.page import write_report
+
+        return write_report([self.path], None if to is None else Path(to))
+
     @property
     def clients(self) -> list[str]:
         """Ids of a federation's clients, newcomers among them.

@@ -1,13 +1,18 @@
 """What is delivered stands beside clients' own adapters, across backbones, and a gate weighs it."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 from atlas.build.federation import assemble
+from atlas.engines.local.capacity import take_ranks
 from atlas.errors import InputError
 from atlas.federation.adapters.adapter import adapter_sha256
 from atlas.federation.exchange.message import decode, encode
 from atlas.federation.exchange.transport import Failure
+from atlas.federation.prepare import make_plan
+from atlas.federation.rounds import run_round
 from tests.federation.test_rounds import play
 from tests.helpers import make_client, make_clients, make_config, make_task, reloaded, wide_tiny
 
@@ -128,8 +133,6 @@ def test_the_shadow_has_nothing_beside_it(wide):
 
 
 def test_plain_adapters_may_have_something_beside_them_too():
-    from dataclasses import replace
-
     from atlas.federation.strategies.base import STRATEGIES
 
     beside = replace(STRATEGIES["mosaic"], name="beside", space="product", adapter="lora")
@@ -144,6 +147,61 @@ def test_plain_adapters_may_have_something_beside_them_too():
     name = next(name for name in slot if name.startswith("lora_b"))
     assert slot[name].shape[1] == 2
     assert slot[name].any()
+
+
+def test_granted_ranks_are_those_of_what_stands_beside_as_well():
+    given = {"a1": 2, "a2": 4}
+    config = make_config(
+        strategy="simgrad",
+        adapter={"rank": 3},
+    )
+    federation = assemble(config, make_clients())
+    group = next(g for g in federation.engine.groups if "a1" in g.holders)
+    modules = len(group.model.layout.modules)
+    assigned = {
+        client: encode({}, {"ranks": [rank] * modules, "point": None, "trial": True})
+        for client, rank in given.items()
+    }
+    replies = federation.engine.ask("assign", assigned)
+    for client, rank in given.items():
+        slot = cohort_of(federation, client).slot
+        assert not slot.ready.get(client), "nothing has come yet"
+        sizes = {v.shape[1] for n, v in slot.cohort.take(client).items() if n.startswith("lora_b")}
+        assert sizes == {rank}
+    held = cohort_of(federation, "a1")
+    group.arms["held"] = replace(held, slot=None)
+    bare = decode(federation.engine.ask("assign", {"a1": assigned["a1"]})["a1"]).facts["bytes"]
+    assert bare < decode(replies["a1"]).facts["bytes"], (
+        "what stands beside takes memory, and a trial measures it"
+    )
+
+
+def test_a_run_that_grants_ranks_delivers_beside_adapters():
+    config = make_config(
+        strategy="simgrad",
+        adapter={"ranks": {}},
+        ranks={"method": "importance", "choices": [1, 2, 3], "budget": 1000},
+    )
+    federation, events = assemble(config, make_clients()), []
+    given = (federation.plan, federation.state, federation.engine)
+    for step in (make_plan, run_round, run_round):
+        step(*given, lambda event, fields: events.append((event, dict(fields))))
+    assert [fields for event, fields in events if event == "granted"]
+    assert not [fields for event, fields in events if event in ("failure", "refused")]
+    told = [fields for event, fields in events if event == "fitted" and fields["round"] == 2]
+    assert told and all(any(fields["beta"]) for fields in told), "gates weigh what came"
+
+
+def test_ranks_of_some_leave_what_stands_beside_the_others():
+    federation, _, _ = play(make_config(strategy="simgrad", adapter={"rank": 3}), rounds=1)
+    group = next(g for g in federation.engine.groups if "a1" in g.holders)
+    before = group.arms["held"].slot
+    take_ranks(group, {"a1": [5] * len(group.model.layout.modules)}, seed=0)
+    after = group.arms["held"].slot
+    assert not after.ready.get("a1") and after.ready["a2"] == before.ready["a2"]
+    kept, was = after.cohort.take("a2"), before.cohort.take("a2")
+    assert all(torch.equal(kept[name], value) for name, value in was.items())
+    assert any(value.any() for name, value in was.items() if name.startswith("lora_b"))
 
 
 def test_what_stands_beside_is_saved_and_goes_on(wide):

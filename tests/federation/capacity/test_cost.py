@@ -19,10 +19,10 @@ PLANS = [
 ]
 
 
-def group_of(name, modules, blocks, *, batch=16):
+def group_of(name, modules, blocks, *, batch=16, strategy="local"):
     """One client with rather long texts."""
     settings = make_config(
-        strategy="local", alone=False, backbone={"name": name, "max_length": 48},
+        strategy=strategy, alone=False, backbone={"name": name, "max_length": 48},
         adapter={"modules": modules, "blocks": blocks, "rank": 4}, train={"batch": batch},
     )  # fmt: skip
     client = make_client("one", train=24, seed=3)
@@ -46,6 +46,19 @@ def test_a_measured_step_is_within_a_twentieth_of_the_estimate(name, modules, bl
     need, total = estimate(group, settings, ranks)
     measured = trial_bytes(group, "one", settings.train, seed=0)
     # The frozen weights are known; they must not hide a wrong account of the step itself.
+    assert measured - need.weights == pytest.approx(total - need.weights, rel=0.05)
+
+
+@pytest.mark.parametrize(("modules", "blocks", "rank"), PLANS)
+@pytest.mark.parametrize("name", ["minilm", "tiny-causal"])
+def test_what_stands_beside_adapters_is_in_the_estimate(name, modules, blocks, rank):
+    group, settings = group_of(name, modules, blocks, strategy="simgrad")
+    plain, _ = group_of(name, modules, blocks)
+    ranks = [rank] * len(group.model.layout.modules)
+    take_ranks(group, {"one": ranks}, seed=0)
+    need, total = estimate(group, settings, ranks)
+    assert total > estimate(plain, settings, ranks)[1]
+    measured = trial_bytes(group, "one", settings.train, seed=0)
     assert measured - need.weights == pytest.approx(total - need.weights, rel=0.05)
 
 

@@ -1,6 +1,7 @@
 """`atlas serve`, live on loopback: the clients' own answers, limits, errors and the token."""
 
 import json
+import shutil
 import subprocess
 import sys
 import threading
@@ -13,7 +14,6 @@ import atlas
 from atlas.errors import InputError
 from atlas.jobs.federation.client_models import Question, open_clients
 from atlas.jobs.serve.batcher import Batcher, Busy
-from atlas.jobs.serve.guard import is_loopback, needed_token
 from atlas.jobs.serve.server import serve_run
 
 TOKEN = "open sesame"
@@ -235,12 +235,24 @@ def test_stacks_are_shared_by_backbone_and_kind(run):
         models.stack_of("z")
 
 
-def test_only_loopback_does_without_a_token():
-    assert is_loopback("127.0.0.1") and is_loopback("::1") and is_loopback("localhost")
-    assert not is_loopback("0.0.0.0") and not is_loopback("example.org")
-    assert needed_token("127.0.0.1", None) is None and needed_token("0.0.0.0", "x") == "x"
-    made = needed_token("0.0.0.0", None)
-    assert len(made) > 20 and made != needed_token("0.0.0.0", None)
+def test_the_runs_page_is_there_too_and_no_others(run, server):
+    assert server.get("/").headers["location"] == f"/run?run={run.path.name}"
+    assert "/assets/live.js" in server.get("/run", params={"run": run.path.name}).text
+    (listed,) = server.get("/api/runs").json()["runs"]
+    assert listed["id"] == run.path.name and listed["state"] == "finished"
+    shown = server.get("/api/document", params={"run": run.path.name}).json()
+    assert shown["title"] == run.path.name
+    shutil.copytree(run.path, run.path.parent / "another")
+    found = server.get("/api/document", params={"run": "another"})
+    assert found.status_code == 404 and "not shown here" in found.json()["error"]["message"]
+    assert len(server.get("/api/runs").json()["runs"]) == 1
+
+
+def test_a_browser_brings_the_token_in_the_address(server):
+    place = server.serving["address"]
+    with httpx.Client(base_url=place, follow_redirects=True) as browser:
+        assert browser.get("/", params={"token": TOKEN}).status_code == 200
+        assert browser.get("/clients").status_code == 200, "its cookie is enough from then on"
 
 
 def test_a_taken_port_and_a_missing_library_are_told(run, server, monkeypatch):

@@ -16,7 +16,7 @@ def test_a_panel_for_each_rank_and_a_line_for_each_band_it_reaches_beyond():
     rows = [[1.0, 0.0, 0.0], [0.9, 0.1, 0.0], [0.7, 0.2, 0.1]]
     later = [[1.0, 0.0, 0.0], [0.98, 0.02, 0.0], [0.95, 0.04, 0.01]]
     ranks = {"a": [2, 2], "b": [4, 2], "c": [8, 4]}
-    ((name, figure),) = energy_figures([mixed(1, rows), mixed(2, later)], "m", ranks)
+    ((name, figure),) = energy_figures([mixed(1, rows), mixed(2, later)], ranks)
     assert name == "energy"
     titles = {axes.get_title(): axes for axes in figure.axes}
     assert list(titles) == ["Rank 8, 1 client", "Rank 4, 1 client"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -10,7 +10,7 @@ import torch
 
 from atlas.config.training import TrainSettings
 from atlas.engines.local.groups import ClientGroup
-from atlas.federation.adapters.cohort import Cohort
+from atlas.federation.adapters.cohort import Cohort, Slot
 from atlas.federation.batching.forward import stack_cohorts
 from atlas.federation.batching.store import ExampleStore
 from atlas.federation.prepare import regraded
@@ -49,13 +49,17 @@ def take_ranks(group: ClientGroup, ranks: Mapping[str, Sequence[int]], seed: int
             group.moments[arm] = kept.restarted(start, list(ranks))
 
 
-def _keep_others(cohort: Cohort, start: Cohort, starting: Container[str]) -> Cohort:
+def _keep_others(cohort: Cohort, start: Cohort, starting: Collection[str]) -> Cohort:
     """`start`, just made, with all clients but those `starting` as they are in `cohort`."""
     others = [client for client in cohort.clients if client not in starting]
     for client in others:
         start.fill(start.places[client], cohort.take(client))
     dense = {client: cohort.deltas[client] for client in others if client in cohort.deltas}
-    return replace(start, deltas=dense)
+    slot = start.slot
+    if cohort.slot and slot:
+        beside = _keep_others(cohort.slot.cohort, slot.cohort, starting)
+        slot = Slot(beside, cohort.slot.without(starting).ready)
+    return replace(start, deltas=dense, slot=slot)
 
 
 def take_split(group: ClientGroup, client: str, point: object) -> None:
@@ -86,7 +90,7 @@ def trial_bytes(group: ClientGroup, client: str, settings: TrainSettings, seed: 
     store = ExampleStore(replace(group.model, prefix=None), part, group.limits.max_length)
     # By itself: in the group's stack it is padded to the largest rank of all.
     held = group.arms["held"]
-    own = regraded(replace(held, members=(held.members[held.clients.index(client)],)), {}, seed)
+    own = regraded(held.select([client]), {}, seed)
     stack = stack_cohorts([own])
     rows = store.rows(client)
     lesson = Lesson(client, rows, rows[:0])
@@ -104,6 +108,7 @@ def trial_bytes(group: ClientGroup, client: str, settings: TrainSettings, seed: 
     size = backbone.size
     blocks = sum(size.blocks[:point])
     weights = size.embeddings + blocks + (size.top if point is None else 0)
-    here = [n for n in own.tensors if point is None or on_device(n, point)]
-    resident = sum(own.tensors[name].nbytes for name in here)
+    beside = own.slot.cohort.tensors if own.slot else {}
+    stacked = [*own.tensors.items(), *beside.items()]
+    resident = sum(v.nbytes for name, v in stacked if point is None or on_device(name, point))
     return weights + resident + peak_bytes(step, backbone.device)

@@ -86,6 +86,7 @@ def client_need(
     shapes = adapter_shapes(model.layout, member)
     head = sum(math.prod(shape) for name, shape in shapes.items() if reads and is_head(name))
     widths = list(zip(map(block_of, model.layout.modules), model.layout.widths, strict=True))
+    beside = model.layout.gate != "none"
 
     def moment(activations: int, copies: int, kept: int = 0, last: float = 0.0) -> Moment:
         """With copies of trained numbers, places kept by a rank, bytes beside a last block's."""
@@ -97,6 +98,8 @@ def client_need(
             elif kept:
                 # Scaled B, and what lies between A and B at every place, for the way back.
                 own += number * (d_out + kept)
+            if beside:
+                own += number * _beside_numbers(d_in, d_out, kept, top=block == top)
             units.append(own if block < here else 0)
         return Moment(weights + activations + number * copies * head, tuple(units))
 
@@ -111,6 +114,18 @@ def client_need(
         ready = found.topmost(whole) + number * head
         moments.append(moment(ready, HELD, batch.tokens, last=number))
     return Need(weights, tuple(moments))
+
+
+def _beside_numbers(d_in: int, d_out: int, kept: int, *, top: bool) -> int:
+    """Numbers by rank that what stands beside an adapter takes.
+
+    Itself, and while a step's way back is open also both adapters side by side, B weighed, and what
+    lies between A and B once more; of the last block, little of that.
+    """
+    own = d_in + d_out
+    if not kept:
+        return own
+    return own + d_out if top else own + 2 * d_in + 3 * d_out + kept
 
 
 def in_block(module: str) -> bool:

@@ -5,7 +5,7 @@ from atlas.exports import exports
 __all__, __getattr__, __dir__ = exports(
     __name__,
     {
-        "app": ["make_app"],
+        "app": ["answer_router"],
         "batcher": ["Batcher", "Busy"],
         "server": ["Serving", "serve_run"],
     },

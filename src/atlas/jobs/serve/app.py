@@ -8,24 +8,19 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from fastapi import FastAPI, HTTPException, Request
-from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse
+from fastapi import APIRouter, HTTPException
 
-from atlas import __version__
 from atlas.data.examples import check_texts
 from atlas.errors import InputError
 from atlas.federation.clients import Task, TaskKind
 from atlas.jobs.federation.client_models import ClientModels, Question
 from atlas.jobs.serve.batcher import Batcher, Busy
 from atlas.jobs.serve.bodies import ClassifyBody, ClassifyInput, CompletionBody
-from atlas.jobs.serve.guard import error_body
 
 ROUTES: dict[TaskKind, str] = {"classification": "/classify", "causal": "/v1/completions"}
-KINDS = {401: "authentication_error", 404: "not_found_error", 503: "overloaded_error"}
 
 
-def make_app(models: ClientModels, batcher: Batcher, run: str) -> FastAPI:
+def answer_router(models: ClientModels, batcher: Batcher, run: str) -> APIRouter:
     """All routes over the clients of one run.
 
     Args:
@@ -33,24 +28,23 @@ def make_app(models: ClientModels, batcher: Batcher, run: str) -> FastAPI:
         batcher: Answers for them.
         run: The run's name.
     """
-    app = FastAPI(title=f"Atlas: {run}", version=__version__)
-    tasks, numbers = models.tasks, itertools.count(1)
+    router, tasks, numbers = APIRouter(), models.tasks, itertools.count(1)
 
-    @app.get("/health")
+    @router.get("/health")
     async def health() -> dict[str, Any]:
         counts = {"requests": batcher.requests, "texts": batcher.texts, "passes": batcher.passes}
         return {"status": "ok", "run": run, "clients": len(tasks), **counts}
 
-    @app.get("/clients")
+    @router.get("/clients")
     async def clients() -> dict[str, Any]:
         return {"clients": [_about(client, task) for client, task in tasks.items()]}
 
-    @app.get("/v1/models")
+    @router.get("/v1/models")
     async def listed() -> dict[str, Any]:
         each = [{"id": c, "object": "model", "created": 0, "owned_by": "atlas"} for c in tasks]
         return {"object": "list", "data": each}
 
-    @app.post("/classify")
+    @router.post("/classify")
     async def classify(body: ClassifyBody) -> dict[str, Any]:
         asked = [
             _classified(tasks, body.client, given, number)
@@ -58,7 +52,7 @@ def make_app(models: ClientModels, batcher: Batcher, run: str) -> FastAPI:
         ]
         return {"answers": await _answers(batcher, asked)}
 
-    @app.post("/v1/completions")
+    @router.post("/v1/completions")
     async def complete(body: CompletionBody) -> dict[str, Any]:
         task = _task(tasks, body.model, "causal")
         room = models.stack_of(body.model).room
@@ -71,8 +65,7 @@ def make_app(models: ClientModels, batcher: Batcher, run: str) -> FastAPI:
         answers = await _answers(batcher, asked)
         return _completion(f"cmpl-{next(numbers)}", body, answers)
 
-    _tell_errors(app)
-    return app
+    return router
 
 
 def _about(client: str, task: Task) -> dict[str, Any]:
@@ -141,28 +134,3 @@ def _completion(name: str, body: CompletionBody, answers: Sequence[Any]) -> dict
     usage = {"prompt_tokens": read, "completion_tokens": made, "total_tokens": read + made}
     about = {"id": name, "object": "text_completion", "created": int(time.time())}
     return {**about, "model": body.model, "choices": choices, "usage": usage}
-
-
-def _tell_errors(app: FastAPI) -> None:
-    """Every error has a sentence that names the field, and one form."""
-
-    @app.exception_handler(HTTPException)
-    async def known(request: Request, error: HTTPException) -> JSONResponse:
-        kind = KINDS.get(error.status_code, "invalid_request_error")
-        told = error_body(str(error.detail), kind)
-        return JSONResponse(told, error.status_code, headers=error.headers)
-
-    @app.exception_handler(RequestValidationError)
-    async def invalid(request: Request, error: RequestValidationError) -> JSONResponse:
-        told = "; ".join(_problem(one) for one in error.errors()[:3])
-        return JSONResponse(error_body(told, "invalid_request_error"), 422)
-
-    @app.exception_handler(Exception)
-    async def failed(request: Request, error: Exception) -> JSONResponse:
-        told = error_body(f"{type(error).__name__}: {error}", "server_error")
-        return JSONResponse(told, 500)
-
-
-def _problem(one: Any) -> str:  # noqa: ANN401 - a dictionary of pydantic's
-    where = ".".join(str(part) for part in one["loc"] if part != "body")
-    return f"{where or 'body'}: {one['msg'].removeprefix('Value error, ')}"

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
-import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
-from atlas.errors import InputError
 from atlas.jobs.federation.client_models import open_clients
 from atlas.jobs.runner import use_threads
 from atlas.jobs.serve.batcher import Batcher
-from atlas.jobs.serve.guard import Guard, is_loopback, needed_token
+from atlas.report.live.serve import listen, need_server, serve
 from atlas.runs.folder import RunFolder
 from atlas.runs.process import usable_cores
+
+PATIENCE = 10
+"""Seconds that answers under way have when the server ends."""
 
 
 @dataclass(frozen=True)
@@ -47,52 +46,21 @@ def serve_run(
     Raises:
         InputError: A library is missing, the run has no adapters, or the address is taken.
     """
-    uvicorn = _need_uvicorn()
-    from atlas.jobs.serve.app import make_app
+    need_server()
+    from atlas.jobs.serve.app import answer_router
+    from atlas.report.live.access import Access
+    from atlas.report.live.app import create_app, page_router
 
-    with _listening(host, port) as listener:
+    # Taken before any model is loaded, so that a port in use costs no time.
+    with listen(host, port) as listening:
+        access, path = Access.to(host, token), folder.path.resolve()
         use_threads(usable_cores())
         models = open_clients(folder)
-        needed = needed_token(host, token)
-        place = f"http://{_shown(host)}:{listener.getsockname()[1]}"
+        base = access.base(listening.getsockname()[1])
         backbones = sorted({stack.model.backbone.name for stack in models.stacks})
-        serving = Serving(folder.path.name, place, list(models.tasks), backbones, needed)
+        serving = Serving(path.name, base, list(models.tasks), backbones, access.token)
         with Batcher(models) as batcher:
-            app = Guard(make_app(models, batcher, folder.path.name), needed)
-            settings = uvicorn.Config(app, log_level="warning", lifespan="off")
-            server = uvicorn.Server(settings)
+            routes = answer_router(models, batcher, path.name)
+            page = page_router(path.parent, only=path.name)
             ready(serving)
-            with contextlib.suppress(KeyboardInterrupt):  # the ordinary end
-                server.run(sockets=[listener])
-
-
-def _need_uvicorn() -> Any:  # noqa: ANN401 - a module
-    try:
-        import fastapi  # noqa: F401
-        import uvicorn
-    except ImportError:
-        raise InputError(
-            "serve: needs fastapi and uvicorn: pip install 'atlas-personal[ui]'"
-        ) from None
-    return uvicorn
-
-
-@contextlib.contextmanager
-def _listening(host: str, port: int) -> Iterator[socket.socket]:
-    """A socket that is bound before any model is loaded, so that a taken port costs no time."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.socket(family, socket.SOCK_STREAM) as listener:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            listener.bind((host, port))
-        except (OSError, OverflowError) as error:
-            reason = getattr(error, "strerror", None) or error
-            raise InputError(f"--host {host} --port {port}: {reason}") from None
-        yield listener
-
-
-def _shown(host: str) -> str:
-    return f"[{host}]" if ":" in host else host
-
-
-__all__ = ["Serving", "is_loopback", "serve_run"]
+            serve(create_app(access, [routes, page]), listening, PATIENCE)

@@ -10,7 +10,8 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from atlas.report.figures.drawing import PALETTE, Events, new_figure, quiet, save_figures
+from atlas.report.figures.drawing import PALETTE, new_figure, quiet, save_figures
+from atlas.report.read.energy import EnergyGroup, energy_groups, read_energy
 from atlas.report.words.english import counted
 from atlas.runs.events import read_events
 from atlas.runs.folder import RunFolder, read_summary
@@ -21,47 +22,37 @@ MOST_PANELS = 4
 
 def plot_energy(folder: RunFolder) -> list[Path]:
     """Draw energy by rank band of cohorts with unequal ranks; nothing for other runs."""
-    events, ranks = read_events(folder.events), read_summary(folder.summary)["ranks"]
-    told = [event for event in events if event["event"] == "mixed" and event.get("energy")]
-    cohorts = sorted({str(event["cohort"]) for event in told})
-    return save_figures(folder, {name: energy_figures(told, name, ranks) for name in cohorts})
+    told = read_energy(read_events(folder.events))
+    ranks = read_summary(folder.summary)["ranks"] if told else {}
+    return save_figures(folder, {name: energy_figures(told[name], ranks) for name in told})
 
 
 def energy_figures(
-    events: Events, cohort: str, ranks: Mapping[str, Sequence[int]]
+    mixed: Sequence[Mapping[str, Any]], ranks: Mapping[str, Sequence[int]]
 ) -> Iterator[tuple[str, Figure]]:
     """The one picture of a cohort."""
-    rounds = {event["round"]: event for event in events if event["cohort"] == cohort}
-    yield "energy", energy_figure([rounds[number] for number in sorted(rounds)], ranks)
+    groups = energy_groups(mixed, ranks)[:MOST_PANELS]
+    if groups:
+        yield "energy", energy_figure(groups)
 
 
 LEAST = 1e-4
 """Shares below this, in percent, are drawn at it."""
 
 
-def energy_figure(mixed: Sequence[Mapping[str, Any]], ranks: Mapping[str, Sequence[int]]) -> Figure:
-    """A panel for the clients of each largest rank: the mean share of energy beyond each band.
-
-    Args:
-        mixed: A cohort's `mixed` events, in order.
-        ranks: Of every client.
-    """
-    clients, edges = mixed[-1]["clients"], mixed[-1]["energy"]["bands"]
-    groups: dict[int, list[int]] = {}
-    for place, client in enumerate(clients):
-        groups.setdefault(max(ranks.get(client, edges)), []).append(place)
-    shown = [rank for rank in sorted(groups, reverse=True) if rank > edges[0]][:MOST_PANELS]
-    figure = new_figure(3.1 * len(shown) + 1.2, 3.4)
-    panels = np.atleast_1d(figure.subplots(1, len(shown), sharey=True))
-    numbers = [event["round"] for event in mixed]
-    for axes, rank in zip(panels, shown, strict=True):
-        shares = [np.mean([e["energy"]["trained"][k] for k in groups[rank]], 0) for e in mixed]
-        beyond = 100 * (1 - np.cumsum(np.array(shares), axis=1)).clip(LEAST / 100)
-        for number, edge in enumerate(edges[:-1]):
-            ink, own = PALETTE[number % len(PALETTE)], beyond[:, number]
-            if edge < rank:
-                axes.plot(numbers, own, color=ink, label=f"beyond rank {edge}", marker="o", ms=3)
-        axes.set_title(f"Rank {rank}, {counted(len(groups[rank]), 'client')}", fontsize=10)
+def energy_figure(groups: Sequence[EnergyGroup]) -> Figure:
+    """A panel for the clients of each largest rank: the mean share of energy beyond each band."""
+    figure = new_figure(3.1 * len(groups) + 1.2, 3.4)
+    panels = np.atleast_1d(figure.subplots(1, len(groups), sharey=True))
+    for axes, group in zip(panels, groups, strict=True):
+        for number, (edge, rounds) in enumerate(group.beyond.items()):
+            shares = [max(100 * share, LEAST) for share in rounds.values()]
+            ink = PALETTE[number % len(PALETTE)]
+            axes.plot(
+                list(rounds), shares, color=ink, label=f"beyond rank {edge}", marker="o", ms=3
+            )
+        title = f"Rank {group.rank}, {counted(len(group.clients), 'client')}"
+        axes.set_title(title, fontsize=10)
         axes.set(xlabel="round", yscale="log", ylim=(LEAST, 150))
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         quiet(axes)

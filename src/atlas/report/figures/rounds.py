@@ -25,7 +25,7 @@ from atlas.report.figures.drawing import (
     save_figures,
     whole_rounds,
 )
-from atlas.report.read.log import read_tasks
+from atlas.report.read.log import by_client, grouped, read_tasks, shrunk, validated
 from atlas.runs.events import read_events
 from atlas.runs.folder import RunFolder
 
@@ -60,33 +60,19 @@ def round_figures(events: Events) -> Iterator[tuple[str, Figure]]:
 
 def losses_figure(events: Events, tasks: Mapping[str, str]) -> Figure | None:
     """Training and validation loss by task: the mean of its clients, and all of them as a band."""
-    trained, validated = _losses(events, tasks)
+    told = (by_client(events, "fitted", "loss"), validated(events, "loss"))
+    trained, checked = (grouped(found, tasks) for found in told)
     if not trained:
         return None
     figure = new_figure(10.4, 4.0)
     left, right = figure.subplots(1, 2)
     draw_bands(left, trained, tasks)
     left.set(xlabel="round", ylabel="loss", title="Training: mean and range of each task's clients")
-    draw_bands(right, validated, tasks)
+    draw_bands(right, checked, tasks)
     right.set(xlabel="round", ylabel="loss", title="Validation")
-    if validated:
+    if checked:
         left.legend(frameon=False)
     return figure
-
-
-def _losses(events: Events, tasks: Mapping[str, str]) -> tuple[Series, Series]:
-    trained: Series = {}
-    validated: Series = {}
-    for event in events:
-        if event["event"] == "fitted" and event.get("loss") is not None:
-            line = tasks.get(event["client"], "all")
-            trained.setdefault(line, {}).setdefault(event["round"], []).append(event["loss"])
-        if event["event"] == "validated":
-            for client, scores in (event["members"] or {}).items():
-                if scores.get("loss") is not None:
-                    rounds = validated.setdefault(tasks.get(client, "all"), {})
-                    rounds.setdefault(event["round"], []).append(scores["loss"])
-    return trained, validated
 
 
 def draw_bands(axes: Axes, lines: Series, tasks: Mapping[str, str]) -> None:
@@ -128,16 +114,7 @@ def gates_figure(events: Events, tasks: Mapping[str, str]) -> Figure | None:
 
 def steps_figure(events: Events, tasks: Mapping[str, str]) -> Figure | None:
     """What clients are to keep of their own and the step they took; None without estimates."""
-    keep: Series = {}
-    eta: Series = {}
-    for event in events:
-        if event["event"] != "shrunk":
-            continue
-        for client, told in event["clients"].items():
-            if told is not None:
-                line = tasks.get(client, "all")
-                for lines, name in ((keep, "keep"), (eta, "eta")):
-                    lines.setdefault(line, {}).setdefault(event["round"], []).append(told[name])
+    keep, eta = (grouped(shrunk(events, name), tasks) for name in ("keep", "eta"))
     if not keep:
         return None
     figure = new_figure(10.4, 4.0)

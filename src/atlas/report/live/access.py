@@ -11,13 +11,16 @@ import secrets
 from dataclasses import dataclass
 from http.cookies import CookieError, SimpleCookie
 from ipaddress import ip_address
-from urllib.parse import parse_qs
+from urllib.parse import parse_qs, quote, unquote
 
 from starlette.datastructures import Headers
-from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from atlas.report.live.errors import error_response
+
 COOKIE = "atlas_token"
+OPEN = ("/health",)
+"""Paths that need no token: they tell that there is an answer, and no more."""
 HERE = ("127.0.0.1", "localhost", "[::1]", "::1")
 HEADERS = {
     "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; "
@@ -27,6 +30,7 @@ HEADERS = {
     "cache-control": "no-store",
 }
 """Of every answer."""
+WRONG = "missing or wrong token; open the printed address, or send: Authorization: Bearer TOKEN"
 
 
 @dataclass(frozen=True)
@@ -44,15 +48,20 @@ class Access:
     @classmethod
     def to(cls, host: str, token: str | None = None) -> Access:
         """Without a token on this machine alone; elsewhere with one, made up if none is given."""
-        if token is None and not is_here(host):
-            token = secrets.token_urlsafe(24)
+        if not token:
+            token = None if is_here(host) else secrets.token_urlsafe(24)
         return cls(host, token)
 
-    def address(self, port: int) -> str:
-        """What to open."""
+    def base(self, port: int) -> str:
+        """What every address begins with."""
         named = "127.0.0.1" if self.host in ("0.0.0.0", "::") else self.host  # noqa: S104
         named = f"[{named}]" if ":" in named else named
-        return f"http://{named}:{port}/" + (f"?token={self.token}" if self.token else "")
+        return f"http://{named}:{port}"
+
+    def address(self, port: int) -> str:
+        """What to open in a browser."""
+        token = f"?token={quote(self.token, safe='')}" if self.token else ""
+        return f"{self.base(port)}/{token}"
 
     def knows(self, host: str) -> bool:
         """Whether a request may name this host; one with the token may name any."""
@@ -82,18 +91,14 @@ class AccessCheck:
             return
         headers = Headers(scope=scope)
         if not self.access.knows(headers.get("host", "")):
-            refused = PlainTextResponse("this host is not served here\n", 421)
-            await refused(scope, receive, send)
+            await error_response(421, "this host is not served here")(scope, receive, send)
             return
         given, by_address = _given(scope, headers)
-        wanted = self.access.token
-        if wanted is not None and not secrets.compare_digest(given.encode(), wanted.encode()):
-            refused = PlainTextResponse(
-                "a token is needed: open the address that was printed\n", 401
-            )
-            await refused(scope, receive, send)
+        if scope["path"] not in OPEN and not self._right(given):
+            await error_response(401, WRONG)(scope, receive, send)
             return
-        cookie = f"{COOKIE}={given}; HttpOnly; SameSite=Strict; Path=/" if by_address else None
+        kept = f"{COOKIE}={quote(given, safe='')}; HttpOnly; SameSite=Strict; Path=/"
+        cookie = kept if by_address and self._right(given) else None
 
         async def closed(message: Message) -> None:
             if message["type"] == "http.response.start":
@@ -104,6 +109,12 @@ class AccessCheck:
 
         await self.app(scope, receive, closed)
 
+    def _right(self, given: str) -> bool:
+        wanted = self.access.token
+        return wanted is None or secrets.compare_digest(
+            given.encode("utf-8", "replace"), wanted.encode("utf-8", "replace")
+        )
+
 
 def _given(scope: Scope, headers: Headers) -> tuple[str, bool]:
     """The token that a request brings, and whether it stood in the address."""
@@ -112,9 +123,9 @@ def _given(scope: Scope, headers: Headers) -> tuple[str, bool]:
         return value.strip(), False
     asked = parse_qs(scope.get("query_string", b"").decode("latin-1")).get("token")
     if asked:
-        return asked[0], asked[0].isascii() and asked[0].isprintable() and ";" not in asked[0]
+        return asked[0], True
     try:
         kept = SimpleCookie(headers.get("cookie", "")).get(COOKIE)
     except CookieError:
         kept = None
-    return (kept.value if kept else ""), False
+    return (unquote(kept.value) if kept else ""), False

@@ -12,15 +12,18 @@ import threading
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any
+from urllib.parse import quote
 
-from fastapi import APIRouter, FastAPI, Query, Request
+from fastapi import APIRouter, FastAPI, Query
 from fastapi.concurrency import run_in_threadpool
-from fastapi.responses import HTMLResponse, JSONResponse, Response, StreamingResponse
+from fastapi.responses import HTMLResponse, RedirectResponse, Response, StreamingResponse
 
 from atlas.errors import InputError
 from atlas.report.html.document import Document
 from atlas.report.html.page import asset, open_document, script, style
 from atlas.report.live.access import Access, AccessCheck
+from atlas.report.live.body_limit import BodyLimit
+from atlas.report.live.errors import tell_errors
 from atlas.report.read.catalogue import Catalogue, Stamp, find_below, progress_of, stamp_of
 from atlas.report.read.source import read_run
 from atlas.report.words.plain_text import spelled
@@ -37,26 +40,23 @@ KEPT = 16
 def create_app(access: Access, routers: Sequence[APIRouter]) -> FastAPI:
     """An application behind the one check, with whatever it is to offer."""
     app = FastAPI(title="Atlas", docs_url=None, redoc_url=None, openapi_url=None)
-    app.add_middleware(AccessCheck, access=access)
-
-    @app.exception_handler(InputError)
-    async def said(request: Request, error: InputError) -> JSONResponse:
-        del request
-        return JSONResponse({"error": spelled(str(error))}, status_code=404)
-
+    app.add_middleware(BodyLimit)
+    app.add_middleware(AccessCheck, access=access)  # the last one added is the first one asked
+    tell_errors(app)
     for router in routers:
         app.include_router(router)
     return app
 
 
-def page_router(root: Path, between: float = BETWEEN) -> APIRouter:
+def page_router(root: Path, between: float = BETWEEN, only: str | None = None) -> APIRouter:
     """The page: a list of runs, one run as it goes on, several side by side.
 
     Args:
         root: The folder that holds run folders.
         between: Seconds between looks at a run that is followed.
+        only: The one run to show; None shows all below the folder.
     """
-    router, catalogue, documents = APIRouter(), Catalogue(root), _Documents(root)
+    router, catalogue, documents = APIRouter(), Catalogue(root, only), _Documents(root, only)
     lock = threading.Lock()
     page = HTMLResponse(asset("live.html"))
     files = {
@@ -66,6 +66,9 @@ def page_router(root: Path, between: float = BETWEEN) -> APIRouter:
     }
 
     @router.get("/")
+    async def first() -> Response:
+        return page if only is None else RedirectResponse(f"/run?run={quote(only)}")
+
     @router.get("/run")
     async def shown() -> HTMLResponse:
         return page
@@ -91,7 +94,7 @@ def page_router(root: Path, between: float = BETWEEN) -> APIRouter:
 
     @router.get("/api/follow")
     async def follow(run: str) -> StreamingResponse:
-        path = await run_in_threadpool(find_below, root, run)
+        path = await run_in_threadpool(find_below, root, run, only)
         return StreamingResponse(_told(path, between), media_type="text/event-stream")
 
     return router
@@ -106,13 +109,14 @@ def _json(value: object) -> Response:
 class _Documents:
     """Documents by the runs they show, made again when one of their folders has changed."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, only: str | None) -> None:
         self.root = root
+        self.only = only
         self.known: dict[tuple[str, ...], tuple[list[Stamp], Document]] = {}
         self.lock = threading.Lock()
 
     def get(self, names: Sequence[str]) -> Document:
-        paths = [find_below(self.root, name) for name in names]
+        paths = [find_below(self.root, name, self.only) for name in names]
         stamps = [stamp_of(path) for path in paths]
         with self.lock:
             known = self.known.get(tuple(names))

@@ -1,8 +1,9 @@
-"""Serves an application on an address until Ctrl-C."""
+"""An address, and an application that is served there until Ctrl-C."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+import socket
 from typing import TYPE_CHECKING
 
 from atlas.errors import InputError
@@ -28,30 +29,30 @@ def need_server() -> None:
         raise InputError(MISSING) from None
 
 
-def serve(app: FastAPI, host: str, port: int, ready: Callable[[int], None]) -> None:
-    """Serve until the process is asked to stop.
-
-    Args:
-        app: What to serve.
-        host: Address to listen to.
-        port: 0 takes any that is free.
-        ready: Told the port once it is taken.
+def listen(host: str, port: int) -> socket.socket:
+    """Take an address; 0 is any port that is free.
 
     Raises:
         InputError: The address cannot be listened to.
     """
-    import socket
-
-    import uvicorn
-
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
-        listening = socket.create_server((host, port), family=family)
+        return socket.create_server((host, port), family=family)
     except (OSError, OverflowError) as error:
         reason = getattr(error, "strerror", None) or error
         raise InputError(f"--host {host} --port {port}: cannot listen there: {reason}") from None
-    with listening:
-        ready(listening.getsockname()[1])
-        # Followers hold their lines open, so the end does not wait for them.
-        config = uvicorn.Config(app, log_level="warning", ws="none", timeout_graceful_shutdown=1)
+
+
+def serve(app: FastAPI, listening: socket.socket, patience: int = 1) -> None:
+    """Serve until the process is asked to stop.
+
+    Args:
+        app: What to serve.
+        listening: Where; see `listen`.
+        patience: Seconds that answers under way have at the end; whoever follows a run never ends.
+    """
+    import uvicorn
+
+    config = uvicorn.Config(app, log_level="warning", ws="none", timeout_graceful_shutdown=patience)
+    with contextlib.suppress(KeyboardInterrupt):  # the ordinary end
         uvicorn.Server(config).run(sockets=[listening])

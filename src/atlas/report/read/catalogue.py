@@ -6,7 +6,7 @@ import json
 import re
 import statistics
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -29,8 +29,13 @@ MOST_TOLD = 8
 Stamp = tuple[tuple[int, int], ...]
 
 
-def find_below(root: Path, name: str) -> Path:
+def find_below(root: Path, name: str, only: str | None = None) -> Path:
     """The folder of a run or study by its id, which lies below the root.
+
+    Args:
+        root: The folder that holds run folders.
+        name: The id.
+        only: The one id that may be asked for; None for any.
 
     Raises:
         InputError: The id is none, leads elsewhere, or nothing of that name is there.
@@ -38,6 +43,8 @@ def find_below(root: Path, name: str) -> Path:
     parts = name.split("/")
     if not 0 < len(parts) <= DEEPEST or not all(PART.fullmatch(part) for part in parts):
         raise InputError(f"{spelled(name)[:200]!r} is not the id of a run")
+    if only not in (None, name):
+        raise InputError(f"{name!r} is not shown here")
     path = root.joinpath(*parts)
     if path.resolve() != root.resolve().joinpath(*parts) or not (is_run(path) or is_study(path)):
         raise InputError(f"there is no run {name!r}")
@@ -68,9 +75,10 @@ def stamp_of(path: Path) -> Stamp:
 
 @dataclass
 class Catalogue:
-    """The runs below a folder; what has not changed is not read again."""
+    """The runs below a folder, or only one; what has not changed is not read again."""
 
     root: Path
+    only: str | None = None
 
     def __post_init__(self) -> None:
         self._known: dict[Path, tuple[Stamp, dict[str, Any]]] = {}
@@ -90,7 +98,7 @@ class Catalogue:
     def _folders(self) -> list[Path]:
         found = []
         try:
-            here = sorted(path for path in self.root.iterdir() if PART.fullmatch(path.name))
+            here = sorted(path for path in self._places() if PART.fullmatch(path.name))
         except OSError:
             return []
         for path in here:
@@ -99,6 +107,9 @@ class Catalogue:
             elif "-compare-" in path.name and path.is_dir():
                 found += [run for run in sorted(path.glob("*/*")) if is_run(run)]
         return found
+
+    def _places(self) -> Iterable[Path]:
+        return self.root.iterdir() if self.only is None else [self.root / self.only]
 
     def _row(self, path: Path) -> dict[str, Any]:
         name = path.relative_to(self.root).as_posix()

@@ -40,6 +40,16 @@ def by_client(events: Events, name: str, field: str) -> Rounds:
     return found
 
 
+def shrunk(events: Events, field: str) -> Rounds:
+    """A number of the estimated step of every client by round; see the event `shrunk`."""
+    found: Rounds = {}
+    for event in events_of(events, "shrunk"):
+        for client, told in event["clients"].items():
+            if told is not None:
+                found.setdefault(client, {})[int(event["round"])] = float(told[field])
+    return found
+
+
 def validated(events: Events, score: str, factor: float = 1.0) -> Rounds:
     """A validation score of every client by round."""
     found: Rounds = {}

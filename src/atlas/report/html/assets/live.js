@@ -18,7 +18,7 @@
   async function get(url) {
     const answer = await fetch(url);
     const told = await answer.json();
-    if (!answer.ok) throw new Error(told.error || `${answer.status}`);
+    if (!answer.ok) throw new Error(told.error ? told.error.message : `${answer.status}`);
     return told;
   }
 

@@ -154,9 +154,13 @@ def budgets_section(run: RunSource) -> Section | None:
     inks = [run.slot(client) for client in clients]
     chart = dots(clients, series, {"label": "MB", "format": "integer"}, rowColours=inks)
     columns = {"client": "text", "device": "text", "budget": "bytes", "planned": "bytes"}
-    columns |= {"measured": "bytes", "weights": "bytes", "activations": "bytes", "fits": "text"}
-    keys = ("device", "budget", "used", "measured", "weights", "activations", "valid")
-    rows = [[client, *(latest[client].get(key) for key in keys)] for client in clients]
+    columns |= {"measured": "bytes", "weights": "bytes", "activations": "bytes"}
+    columns |= {"lowered": "integer", "fits": "text"}
+    keys = ("device", "budget", "used", "measured", "weights", "activations", "lowered")
+    rows = []
+    for client in clients:
+        fits = "yes" if latest[client].get("valid") else "no"
+        rows.append([client, *(latest[client].get(key) for key in keys), fits])
     return Section(
         "budgets",
         CAPACITY,
@@ -165,18 +169,19 @@ def budgets_section(run: RunSource) -> Section | None:
         "Look for a measured mark right of its budget: that client would run out of memory.",
         charts=[chart],
         tables=[table(columns, rows)],
+        note="Lowered: how often a trial step took more than the budget, so that smaller ranks "
+        "were granted. A client fits if what was measured, or else planned, is within its budget.",
     )
 
 
 def importance_section(run: RunSource) -> Section | None:
-    """What each layer counts for each client, and energy by rank where it was measured."""
+    """What each layer counts for each client."""
     charts = []
     for granted in read_granted(run.events):
         values = [entry.get("importance") for entry in granted.entries]
         if all(values):
             spec = _cells(granted, values, "importance", "share")
             charts.append(spec | {"title": "What each layer counts"})
-        charts += _energy(granted)
     if not charts:
         return None
     return Section(
@@ -187,29 +192,3 @@ def importance_section(run: RunSource) -> Section | None:
         "Look for the same bright columns as in the ranks: memory went where it counts.",
         charts=charts,
     )
-
-
-ENERGY = ("energy", "energy_bands")
-"""Names under which a grant may tell how much of the gradient each band of ranks holds."""
-
-
-def _energy(granted: GrantedCohort) -> list[Spec]:
-    for name in ENERGY:
-        told = [entry.get(name) for entry in granted.entries]
-        if all(isinstance(own, Mapping) and own for own in told):
-            bands = list(told[0] or {})
-            rows = [[(own or {}).get(key) for key in bands] for own in told]
-            frame = [{"name": "energy", "values": rows[:MOST_ROWS]}]
-            return [
-                heatmap(
-                    granted.clients[:MOST_ROWS],
-                    bands,
-                    frame,
-                    title="Energy of the gradient by rank",
-                    rowColours=_slots(granted)[:MOST_ROWS],
-                    format="share",
-                    label="share of the energy",
-                    xlabel="ranks",
-                )
-            ]
-    return []

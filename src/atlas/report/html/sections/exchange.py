@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+from collections.abc import Mapping
 from typing import Any
 
 from atlas.report.html.charts import (
@@ -11,7 +12,6 @@ from atlas.report.html.charts import (
     SHARE,
     Section,
     Spec,
-    band,
     bars,
     dots,
     heatmap,
@@ -19,9 +19,9 @@ from atlas.report.html.charts import (
     lines,
     table,
 )
-from atlas.report.html.sections.scores import SHAPES
+from atlas.report.html.sections.scores import SHAPES, task_bands
 from atlas.report.read.cohorts import short_names
-from atlas.report.read.log import by_client, events_of, grouped, read_cohorts
+from atlas.report.read.log import by_client, events_of, read_cohorts
 from atlas.report.read.source import RunSource
 
 EXCHANGE = "What travels"
@@ -37,19 +37,37 @@ def bytes_section(run: RunSource) -> Section | None:
         {"name": name, "colour": slot, "values": [found[n][key] for n in rounds]}
         for name, key, slot in (("sent by clients", "up", 0), ("received by clients", "down", 1))
     ]
-    note = ""
+    note = _form_words(run)
     if split := (run.summary or {}).get("bytes", {}).get("split"):
-        note = f"Split training took {split['up']:,} bytes of what was sent, {split['down']:,} of "
+        note += f"Split training took {split['up']:,} bytes of what was sent, {split['down']:,} of "
         note += "what was received: activations and gradients."
     return Section(
         "bytes",
         EXCHANGE,
         "Traffic",
         "Bytes that all clients together sent and received in every round, counted as written.",
-        "Look for what routing or smaller ranks save.",
+        "Look for what routing, smaller ranks or a compressed form (wire.form) save.",
         charts=[bars(rounds, series, ROUND, {"label": "bytes", "format": "bytes"})],
         note=note,
     )
+
+
+FORMS = {
+    "bfloat16": "the change since the last reply in two bytes a number",
+    "int8": "the change since the last reply in one byte a number",
+    "topk": "only the largest entries of the change since the last reply",
+}
+
+
+def _form_words(run: RunSource) -> str:
+    """In which form replies came, where not all came as they are held."""
+    forms = [event.get("form") for event in events_of(run.events, "fitted")]
+    told = [
+        f"{forms.count(form)} of {len(forms)} replies were sent as {form}, {words}. "
+        for form, words in FORMS.items()
+        if form in forms
+    ]
+    return "".join(told)
 
 
 def routing_section(run: RunSource) -> Section | None:
@@ -89,10 +107,7 @@ def routing_section(run: RunSource) -> Section | None:
         client: {n: statistics.fmean(map(float, mask)) for n, mask in own.items()}
         for client, own in masks.items()
     }
-    series = [
-        band(own, task, run.slots.get(task, 0), shape=SHAPES[run.slots.get(task, 0) % 6])
-        for task, own in grouped(shares, run.tasks).items()
-    ]
+    series = task_bands(run, shares)
     return Section(
         "routing",
         EXCHANGE,
@@ -116,10 +131,7 @@ def beta_section(run: RunSource) -> Section | None:
         mean = statistics.fmean(event["beta"])
         means.setdefault(event["client"], {})[event["round"]] = mean
         modules.setdefault(event["round"], []).append(event["beta"])
-    series = [
-        band(own, task, run.slots.get(task, 0), shape=SHAPES[run.slots.get(task, 0) % 6])
-        for task, own in grouped(means, run.tasks).items()
-    ]
+    series = task_bands(run, means)
     least = min(len(row) for rows in modules.values() for row in rows)
     rounds = sorted(modules)
     cells = [[statistics.fmean(r[m] for r in modules[n]) for n in rounds] for m in range(least)]
@@ -204,6 +216,7 @@ MIXED = {
     "error": ("Distance of mixtures from the exact ones", ("mean", "worst")),
     "distance": ("Distance between clients of one cluster", ("trained", "mixed")),
     "gauge": ("Distance of factors to a mixture's reference", ("before", "after")),
+    "feedback": ("Energy cut off and remembered, share of the mixture", ("residual", "lost")),
 }
 
 
@@ -216,6 +229,7 @@ def mixtures_section(run: RunSource) -> Section | None:
             points: dict[int, list[float]] = {}
             for event in events_of(run.events, "mixed"):
                 value = (event.get(key) or {}).get(name)
+                value = value.get("mean") if isinstance(value, Mapping) else value
                 if value is not None:
                     points.setdefault(event["round"], []).append(value)
             if points:
@@ -229,7 +243,8 @@ def mixtures_section(run: RunSource) -> Section | None:
         "mixtures",
         EXCHANGE,
         "How good the mixtures are",
-        "What cutting a mixture to each client's rank loses, how far mixing brings clients of a "
+        "What cutting a mixture to each client's rank loses, how much of that the server remembers "
+        "for later (mixing.feedback; lost: what it does not), how far mixing brings clients of a "
         "cluster together, and what turning factors onto a common basis does.",
         "Look for errors well below 1, and for mixed distances below trained ones.",
         charts=charts,
@@ -241,10 +256,7 @@ def signatures_section(run: RunSource) -> Section | None:
     norms = by_client(run.events, "signed", "norm")
     if not norms:
         return None
-    series = [
-        band(own, task, run.slots.get(task, 0), shape=SHAPES[run.slots.get(task, 0) % 6])
-        for task, own in grouped(norms, run.tasks).items()
-    ]
+    series = task_bands(run, norms)
     told = list(events_of(run.events, "signed"))[-1]
     levels = []
     if told.get("clip") is not None:

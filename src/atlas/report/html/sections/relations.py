@@ -24,6 +24,7 @@ from atlas.report.html.sections.scores import ROUNDS, SHAPES
 from atlas.report.read.cohorts import PlannedCohort, read_planned, read_signed
 from atlas.report.read.log import Rounds, by_client, events_of, grouped, validated
 from atlas.report.read.source import RunSource
+from atlas.report.tables.plan import tree_text
 
 WHO = "Who learns from whom"
 SWAMPED = 4.0
@@ -35,6 +36,7 @@ MEASURES = {
     "score": "weighted score (higher is better)",
     "stability": "stability (higher is better)",
     "share": "reproduced share (to be above needed)",
+    "gain": "gain of training apart (to be above needed)",
 }
 
 
@@ -202,15 +204,16 @@ def clusters_section(run: RunSource) -> Section | None:
         if clusters is None:
             continue
         tried = sorted(clusters.get("tried") or [], key=lambda row: int(row["k"]))
+        first = clusters.get("first") or clusters["k"]
         for key, title in MEASURES.items():
             points = {int(row["k"]): row.get(key) for row in tried}
             if len([value for value in points.values() if value is not None]) < 1:
                 continue
             series = [line(points, key.replace("_", " "), 0)]
-            if key == "share":
-                needed = {int(row["k"]): row.get("needed") for row in tried}
+            if key in NEEDED:
+                needed = {int(row["k"]): row.get(NEEDED[key]) for row in tried}
                 series.append(line(needed, "needed", 7, dash=True))
-            marks = [{"x": clusters["k"], "name": f"k = {clusters['k']}"}]
+            marks = [{"x": first, "name": f"k = {first}"}]
             axis = {"label": "k", "integer": True, "format": "integer"}
             charts.append(lines(series, axis, {}, title=title, marks=marks, height=190))
         columns = {"clients of the cluster": "text", "size": "integer"}
@@ -219,6 +222,7 @@ def clusters_section(run: RunSource) -> Section | None:
             for label, name in planned.names().items()
         ]
         tables.append(table(columns, rows, title=f"Clusters of {planned.cohort}"))
+        tables += [_tried(clusters, tried), *_kin(clusters)]
         told.append(_quality(clusters))
     if not tables:
         return None
@@ -227,11 +231,40 @@ def clusters_section(run: RunSource) -> Section | None:
         WHO,
         "Clusters and how good they are",
         " ".join(["Every number of clusters that was tried, by each measure.", *told]),
-        "Look for the chosen k (dashed) at a peak of the weighted score, and for a reproduced "
-        "share above what chance would need.",
+        "Look for the chosen k (dashed) at a peak of the weighted score, for a reproduced share "
+        "above what chance would need (the split is real), and for a gain above what is needed "
+        "(it is of use to train apart).",
         charts=charts,
         tables=tables,
     )
+
+
+def _tried(clusters: Mapping[str, Any], tried: Sequence[Mapping[str, Any]]) -> Spec:
+    """Every split that was tried, and why it is in use or not."""
+    columns = {"k": "integer", **dict.fromkeys(("silhouette", "score", "stability"), "number")}
+    columns |= {"gain": "number", "gain needed": "number", "real": "text", "useful": "text"}
+    columns |= {"chosen": "text"}
+    first = clusters.get("first") or clusters["k"]
+    words = "yes" if first == clusters["k"] else "split again"
+    rows = []
+    for row in tried:
+        keys = ("silhouette", "score", "stability", "gain", "gain_needed")
+        judged = (YES_NO.get(row.get(key), "") for key in ("real", "useful"))
+        chosen = words if row["k"] == first else ""
+        rows.append([row["k"], *(row.get(key) for key in keys), *judged, chosen])
+    return table(columns, rows, title="Splits tried")
+
+
+def _kin(clusters: Mapping[str, Any]) -> list[Spec]:
+    """What clusters that are parts of one have in common."""
+    pairs = clusters.get("kin") or []
+    columns = {"cluster": "integer", "and": "integer", "have in common, of 1": "share"}
+    return [table(columns, pairs, title="Parts of one cluster")] if pairs else []
+
+
+YES_NO: dict[object, str] = {True: "yes", False: "no"}
+NEEDED = {"share": "needed", "gain": "gain_needed"}
+"""What a measure is to be above."""
 
 
 def _quality(clusters: Mapping[str, Any]) -> str:
@@ -241,7 +274,12 @@ def _quality(clusters: Mapping[str, Any]) -> str:
         value = value.get("weighted") if isinstance(value, Mapping) else value
         if value is not None:
             words.append(f"{name} {value:.2f}")
-    return f"Chosen: {', '.join(words)}."
+    first = clusters.get("first") or clusters["k"]
+    split = ""
+    if first != clusters["k"] and clusters.get("tree"):
+        split = f" They come of {first} that were split again: {tree_text(clusters['tree'])}, "
+        split += "parts of one cluster in brackets."
+    return f"Chosen: {', '.join(words)}.{split}"
 
 
 def cluster_scores_section(run: RunSource) -> Section | None:
@@ -275,15 +313,11 @@ def cluster_scores_section(run: RunSource) -> Section | None:
 
 
 def taken_section(run: RunSource) -> Section | None:
-    """How much of each offered mixture every client took, and other steps of clients in rounds."""
-    charts = []
-    words = {"accept": "Share of the mixture that was taken", "eta": "Step toward the neighbours"}
-    for field, title in words.items():
-        found = by_client(run.events, "delivered", field)
-        if len({value for rounds in found.values() for value in rounds.values()}) > 1:
-            charts.append(client_rounds(run, found, title, low=0.0, high=1.0))
-    if not charts:
+    """How much of each offered mixture every client took."""
+    found = by_client(run.events, "delivered", "accept")
+    if len({value for rounds in found.values() for value in rounds.values()}) < 2:
         return None
+    chart = client_rounds(run, found, "Share of the mixture that was taken", low=0.0, high=1.0)
     return Section(
         "taken",
         WHO,
@@ -291,7 +325,7 @@ def taken_section(run: RunSource) -> Section | None:
         "How much of the mixture that it was offered each client took in each round, by its own "
         "validation data.",
         "Look for dark rows: those clients kept to themselves.",
-        charts=charts,
+        charts=[chart],
     )
 
 

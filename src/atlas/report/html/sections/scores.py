@@ -158,11 +158,16 @@ def losses_section(run: RunSource) -> Section | None:
     )
 
 
-def _by_task(run: RunSource, found: Rounds) -> list[Spec]:
-    series = [
+def task_bands(run: RunSource, found: Rounds) -> list[Spec]:
+    """A line for each task: the mean of its clients, and their range."""
+    return [
         band(rounds, task, run.slots.get(task, 0), shape=SHAPES[run.slots.get(task, 0) % 6])
         for task, rounds in grouped(found, run.tasks).items()
     ]
+
+
+def _by_task(run: RunSource, found: Rounds) -> list[Spec]:
+    series = task_bands(run, found)
     if len(found) <= MOST_LINES and len(found) > len(series):
         series += [
             line(found[client], client, run.slot(client), faint=True, group="each client")
