@@ -65,7 +65,7 @@ OVERRIDES = {
     "adapter.ranks=3": ["adapter.ranks: 3 is not a mapping; allowed: a mapping"],
     "train=3": ["train: 3 is not a mapping; allowed: a mapping with the keys " + TRAIN_KEYS],
     "train.epochs=null": ["train: set exactly one of epochs and steps; the other must be null"],
-    "clients=[{id: a}]": ["clients.0.task: missing; allowed: text", "clients.0.data: missing"],
+    "clients=[{}]": ["clients.0.task: missing; allowed: text", "clients.0.id: missing"],
     "clients.0.id.x=1": ['clients.0.id.x: clients.0.id is "a", which has no entries'],
     "clients.0.device.x=1": ['clients.0.device: {"x": 1} is not text'],
     "clients.1.device=x": ['clients.1.device: clients is a list, "1" is not in it', "0 to 0"],
@@ -136,7 +136,7 @@ def test_a_bad_override_is_explained(override, parts, tmp_path):
     for part in parts:
         assert part in text
     # One line per problem: exactly as many lines as keys named at their beginning.
-    assert len(text.splitlines()) == (2 if override == "clients=[{id: a}]" else 1)
+    assert len(text.splitlines()) == (2 if override == "clients=[{}]" else 1)
 
 
 @pytest.mark.parametrize(("data", "parts"), FILES.items(), ids=lambda x: ascii(x)[:30])
