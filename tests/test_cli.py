@@ -263,8 +263,8 @@ def test_predict_prompts_as_training_did(atlas, tmp_path, monkeypatch):
     assert atlas("run", "own.yaml", "backbone.name=tiny-causal")[0] == 0
     seen = []
     monkeypatch.setattr(
-        "atlas.jobs.federation.answer.generate_answers",
-        lambda m, s, prompts, n: seen.extend(prompts) or [""],
+        "atlas.jobs.federation.client_models.generate_rows",
+        lambda m, s, prompts, n: seen.extend(prompts[0]) or [[""]],
     )
     atlas("predict", "chat", "--client", "ann", "who is 3?")
     assert seen == ["who is 3?\n"]

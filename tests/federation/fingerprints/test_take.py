@@ -17,6 +17,7 @@ from atlas.federation.batching.forward import stack_cohorts
 from atlas.federation.clients import ClientData, Example, Task
 from atlas.federation.exchange.guard import Expected, Refusal, check_reply
 from atlas.federation.exchange.message import encode
+from atlas.federation.exchange.transport import CONTRACTS
 from atlas.federation.fingerprints import take as fingerprint
 from atlas.federation.fingerprints.take import fold_examples, print_shapes, take_print
 from atlas.federation.training.loop import Clock, Course, Lesson, fit
@@ -453,7 +454,8 @@ def test_what_is_sent_has_the_shapes_that_are_expected(sketch, head):
         request = encode({}, {"settings": plan.fingerprint.model_dump(mode="json")})
         replies = federation.engine.ask("fingerprint", dict.fromkeys(plan.print_shapes, request))
         for client, reply in replies.items():
-            message = check_reply(reply, Expected(plan.print_shapes[client], max_norm=1e6))
+            expected = Expected(plan.print_shapes[client], max_norm=1e6)
+            message = check_reply(reply, CONTRACTS["fingerprint"].reply, expected)
             assert not isinstance(message, Refusal), message
             kept = {name: tuple(value.shape) for name, value in message.tensors.items()}
             assert kept == plan.print_shapes[client]
