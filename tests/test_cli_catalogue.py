@@ -88,7 +88,7 @@ def test_settings_by_key_block_and_free_key(atlas):
     assert row["key"] == "devices.<name>.room"
     code, out, _ = atlas("settings", "relation.eta")
     assert code == 0
-    assert "step toward the neighbours' mean" in out and "even, auto" in out
+    assert "step toward the neighbours' mean" in out and "even, shrink, auto" in out
     code, out, _ = atlas("settings")
     assert code == 0 and "kind: federation" in out and "kind: memory" in out
 

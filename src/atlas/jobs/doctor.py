@@ -21,6 +21,7 @@ EXTRAS = {
         ("flwr", "titans-pytorch", "gguf", "psutil"),
         "the peers of atlas bench federation, memory and startup",
     ),
+    "docs": (("mkdocs",), "the pages of docs/ as a site (make docs)"),
     "dev": (("ruff", "mypy", "pytest"), "the tools of make test and make lint"),
 }
 TO_COME = ("privacy",)

@@ -135,7 +135,7 @@ class FederationJob:
             "failures": state.failures,
             "routes": asdict(state.routes),
             "deviations": {client: asdict(one) for client, one in state.deviations.items()},
-            "steps": state.steps,
+            "estimates": state.steps,
         }
         return Snapshot(tensors, meta, SavedClients(self.federation), self._release)
 
@@ -176,7 +176,7 @@ class FederationJob:
             state.deviations = {
                 client: read_deviation(one) for client, one in found.get("deviations", {}).items()
             }
-            state.steps = dict(found.get("steps", {}))
+            state.steps = dict(found.get("estimates", {}))
             seconds = float(found["seconds"])
             for some in parts_of(state.cohorts, list(self.federation.holders)):
                 self._load({client: saved.blobs[client] for client in some}, saved.number)
