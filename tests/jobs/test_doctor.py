@@ -76,6 +76,6 @@ def test_what_is_for_later_is_used_by_nothing(extra):
     assert not modules & imported(), "it is used: doctor must offer it"
 
 
-@pytest.mark.parametrize("extra", sorted(set(EXTRAS) - {"dev", "bench"}))
+@pytest.mark.parametrize("extra", sorted(set(EXTRAS) - {"dev", "docs", "bench"}))
 def test_what_is_offered_is_used(extra):
     assert {name.replace("-", "_") for name in EXTRAS[extra][0]} <= imported()
