@@ -98,9 +98,10 @@ def test_rows_tell_the_distance_and_tables_show_it(tmp_path, monkeypatch, capsys
     arms = ["--arm", "a: relation.eta=0", "--arm", "b: alone=false keep_best=false"]
     command = ["compare", "demo", *TINY, *arms, "--no-ceiling", "--out", str(tmp_path)]
     assert call(monkeypatch, command) == 0
-    closing = capsys.readouterr().out.splitlines()[-1]
+    kept, report = capsys.readouterr().out.splitlines()[-2:]
     study = next(tmp_path.iterdir())
-    assert closing == f"runs, compare.json, compare.csv and plots/: {study}"
+    assert kept == f"runs, compare.json, compare.csv and plots/: {study}"
+    assert report.startswith(f"report: {study / 'report.html'} ")
     logs = {path.parents[1].name.split("-")[0]: path for path in study.glob("*/*/events.jsonl")}
     tell_distance(logs["0"], {"trained": 2.0, "mixed": 0.12345})
     tell_distance(logs["false"], None)
