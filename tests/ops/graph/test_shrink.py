@@ -65,7 +65,7 @@ def run(world, rounds, fixed=None, estimator=None):
         if fixed is None:
             known = [trained(k, noise) for k, noise in zip(known, world.noise, strict=True)]
             known = [
-                compared(known[k], world.noise[k], near(world, known, k)) for k in range(world.n)
+                compared(known[k], world.noise[k], *near(world, known, k)) for k in range(world.n)
             ]
             shares = [(estimator or Deviation.share.fget)(one) for one in known]
             known = [replace(one, kept=s) for one, s in zip(known, shares, strict=True)]
@@ -75,8 +75,8 @@ def run(world, rounds, fixed=None, estimator=None):
 
 def near(world, known, k):
     others = [j for j in range(world.n) if j != k]
-    gaps = [float((world.at[k] - world.at[j]).square().sum()) for j in others]
-    return [Neighbour(1 / len(others), g, known[j]) for j, g in zip(others, gaps, strict=True)]
+    square = float((world.at[k] - world.at[others].mean(0)).square().sum())
+    return [Neighbour(1 / len(others), known[j]) for j in others], square
 
 
 @pytest.mark.parametrize("c", [0.05, 0.3, 0.5, 0.9])
@@ -118,6 +118,17 @@ def test_clients_without_noise_keep_what_is_theirs(n):
     world = World(n, 1.0, 1e-6, 0.2)
     run(world, 60)
     assert min(world.left()) > 0.98
+
+
+@pytest.mark.parametrize("n", [3, 31])
+def test_a_client_in_the_middle_of_two_that_differ_keeps_nothing(n):
+    world = World(n, 0.0, 0.3, 0.2)
+    side = torch.linspace(-1, 1, n, dtype=torch.float64)[:, None]
+    apart = 3 * side * torch.ones(WIDTH, dtype=torch.float64) / WIDTH**0.5
+    world.truth, world.aim = world.truth + apart, world.aim + apart
+    known = run(world, 60)
+    assert known[n // 2].c < 0.15
+    assert min(known[0].c, known[-1].c) > 0.8
 
 
 def test_a_client_of_more_noise_keeps_less():
@@ -164,7 +175,7 @@ def test_what_is_left_of_pulls_is_that_of_many_small_steps(rho):
 
 
 def test_equal_clients_have_nothing_to_keep_and_nothing_known_is_nothing_kept():
-    other = Neighbour(1.0, 0.0, Deviation())
-    same = compared(trained(Deviation(), RoundNoise(1.0, 1.0)), RoundNoise(1.0, 1.0), [other])
+    one, noise = Neighbour(1.0, Deviation()), RoundNoise(1.0, 1.0)
+    same = compared(trained(Deviation(), noise), noise, [one], 0.0)
     assert same.share == Deviation().share == 0.0
     assert step_share(0.0, 0.0) == 0.0

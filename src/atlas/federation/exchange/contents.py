@@ -161,6 +161,13 @@ class FitRequest(Facts):
     )
 
 
+class UpdateNoise(Facts):
+    """Variance of a round's update if its batches had been drawn afresh."""
+
+    adapter: Length = Field(description="of all dW together")
+    head: Length = Field(description="of the head")
+
+
 class FitReply(Facts):
     """How training went; all of the held adapter, nothing of its shadow or personal twin."""
 
@@ -175,15 +182,11 @@ class FitReply(Facts):
         description="there if asked for: what each adapted module counted in training, summed over "
         "its steps",
     )
-    noise: dict[Literal["adapter", "head"], Annotated[float, Field(ge=0, allow_inf_nan=False)]] = (
-        Field(
-            default_factory=dict,
-            description="there if asked for and batches have two halves: variance of the round's "
-            "update if its batches had been drawn afresh, of all dW together and of the head",
-        )
+    noise: UpdateNoise | None = Field(
+        None, description="there if asked for and batches have two halves: the update's noise"
     )
-    passes: Annotated[float, Field(ge=0, allow_inf_nan=False)] = Field(
-        0.0, description="there with noise: how often the steps went over the client's examples"
+    passes: Annotated[Length, Field(gt=0)] | None = Field(
+        None, description="there with noise: how often the steps went over the client's examples"
     )
     beta: list[Annotated[float, Field(ge=0, le=1)]] = Field(
         default_factory=list,
@@ -207,7 +210,7 @@ class FitReply(Facts):
     def _both_or_neither(self) -> FitReply:
         if len({"split_up", "split_down"} & self.model_fields_set) == 1:
             raise ValueError("split_up and split_down come together")
-        if len({"noise", "passes"} & self.model_fields_set) == 1:
+        if (self.noise is None) != (self.passes is None):
             raise ValueError("noise and passes come together")
         return self
 

@@ -6,10 +6,9 @@ W is that of `relation.eta=even`; a client that should keep the share s of its d
 
 from __future__ import annotations
 
-import math
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from itertools import combinations
 
 import numpy as np
 import scipy
@@ -25,7 +24,6 @@ from atlas.federation.mixing.deliver import Taken
 from atlas.federation.mixing.distance import squared_gaps, squared_head_gaps
 from atlas.federation.server import RunPlan, Server
 from atlas.federation.strategies.base import View
-from atlas.federation.training.halves import PARTS
 from atlas.ops.graph import sparse_rows as sparse
 from atlas.ops.graph.affinity import lazy
 from atlas.ops.graph.shrink import Deviation, Neighbour, RoundNoise, compared, trained
@@ -63,7 +61,7 @@ def shrink_steps(  # noqa: PLR0913
         # Nobody learns from anybody yet, but how far neighbours part is seen from the first round.
         now = plan.relation.model_copy(update={"warmup": 0})
         graph = relate(replace(plan, relation=now), view, replied)[0]
-    noises = {c: n for c in replied if (n := read_noise(server, c, accepted[c])) is not None}
+    noises = {c: n for c in replied if (n := read_noise(accepted[c])) is not None}
     near = near_of(cohort, graph, noises)
     found = learn(server.state.deviations, cohort, near, noises)
     shares = {c: found[c].share if c in found and near[c] else 0.0 for c in replied}
@@ -91,18 +89,12 @@ class PartNoise:
     passes: float
 
 
-def read_noise(server: Server, client: str, message: Message) -> PartNoise | None:
-    """What a reply says of noise; None if it says nothing, or nothing that makes sense."""
-    told, passes = message.facts.get("noise"), message.facts.get("passes")
-    if told is None and passes is None:
+def read_noise(message: Message) -> PartNoise | None:
+    """What a reply says of noise, which the guard has checked; None if it says nothing."""
+    told = message.facts.get("noise")
+    if told is None:
         return None
-    parts: list[Any] = [told.get(part) for part in PARTS] if isinstance(told, dict) else []
-    given = [*parts, passes]
-    numbers = [float(x) for x in given if type(x) in (int, float) and 0 <= x < math.inf]
-    if len(numbers) != 3 or numbers[2] == 0:
-        server.fail(client, "fit: noise is not two finite numbers, with passes over the examples")
-        return None
-    return PartNoise(*numbers)
+    return PartNoise(told["adapter"], told["head"], message.facts["passes"])
 
 
 def near_of(
@@ -150,12 +142,13 @@ def learn(
         variance = noise.adapter + (noise.head * shared if heads else 0.0)
         rounds[client] = RoundNoise(variance, noise.passes)
         moved[client] = trained(before.get(client, Deviation()), rounds[client])
-    gaps = _gaps(cohort, near)
+    squares = squared_deviations(cohort, near)
     return {
         client: compared(
             moved[client],
             rounds[client],
-            [Neighbour(p, gaps[_pair(client, other)], moved[other]) for other, p in near[client]],
+            [Neighbour(p, moved[other]) for other, p in near[client]],
+            squares[client],
         )
         if near[client]
         else moved[client]
@@ -163,16 +156,42 @@ def learn(
     }
 
 
-def _gaps(
+def squared_deviations(
     cohort: Cohort, near: Mapping[str, Sequence[tuple[str, float]]]
-) -> dict[tuple[str, str], float]:
-    """Squared distances of all pairs of neighbours."""
-    pairs = sorted({_pair(client, other) for client in near for other, _ in near[client]})
+) -> dict[str, float]:
+    """Squared distance of each client from the mean of its neighbours; heads by label sets.
+
+    From distances of pairs: |x - sum p_l x_l|^2 is sum p_l |x - x_l|^2 less the sum over pairs of
+    neighbours of p_l p_m |x_l - x_m|^2, so that no mean is ever formed.
+    """
+    groups = {client: [client, *(other for other, _ in near[client])] for client in near}
+    pairs = sorted({_pair(*two) for group in groups.values() for two in combinations(group, 2)})
     if not pairs:
-        return {}
+        return dict.fromkeys(near, 0.0)
     one, two = (cohort.index([pair[side] for pair in pairs]) for side in (0, 1))
-    found = squared_gaps(cohort, one, two) + squared_head_gaps(cohort, one, two)
-    return dict(zip(pairs, found.tolist(), strict=True))
+    bodies = dict(zip(pairs, squared_gaps(cohort, one, two).tolist(), strict=True))
+    heads = dict(zip(pairs, squared_head_gaps(cohort, one, two).tolist(), strict=True))
+    members = {member.id: member for member in cohort.members}
+    found = {}
+    for client, others in near.items():
+        labels = members[client].label_set
+        alike = [(other, p) for other, p in others if members[other].label_set == labels]
+        shared = sum(p for _, p in alike)
+        # A head's mean is over the clients of its label set, and counts as far as there are any.
+        mean = [(other, p / shared) for other, p in alike]
+        found[client] = _from_mean(client, others, bodies) + shared * _from_mean(
+            client, mean, heads
+        )
+    return found
+
+
+def _from_mean(
+    client: str, others: Sequence[tuple[str, float]], gaps: Mapping[tuple[str, str], float]
+) -> float:
+    """The squared distance of one from the mean of some others, by that of all pairs."""
+    away = sum(p * gaps[_pair(client, other)] for other, p in others)
+    apart = sum(p * q * gaps[_pair(one, two)] for (one, p), (two, q) in combinations(others, 2))
+    return max(0.0, away - apart)
 
 
 def _pair(one: str, two: str) -> tuple[str, str]:

@@ -1,24 +1,26 @@
 """How much of its own a client should keep: the noise of what it learned against real differences.
 
-If what clients aim at differs by D (a variance, all numbers together) and each knows its aim only
-up to noise N, the best guess keeps the share
+If what a client aims at lies D (a squared distance) from the mean of what its neighbours aim at,
+and noise moves the client and that mean apart by N, the best guess keeps the share
 
     c = D / (N + D)
 
-of a client's deviation from the mean (James and Stein's shrinkage, the variances estimated from the
-data). That is the share to be left *in the end*. Training covers only a share rho of the way to a
+of the client's deviation from that mean (James and Stein's shrinkage, D and N estimated from the
+data). It is a client's own: between two that differ, a third may lie in their middle and keep
+nothing. That is the share to be left *in the end*. Training covers only a share rho of the way to a
 client's own aim in a round, and mixing leaves a share s of the deviation in every one of them, so
 that deviations end at s rho / (1 - s (1 - rho)) of the full one. It is c for
 
     s = c / (rho + c (1 - rho)).
 
-Nothing here needs the adapters: noise comes from halves of a client's batches, D from squared
-distances between clients, and rho from how these grow over rounds. From a common start a round of
-training takes clients `new` apart; where they start a spread `start` apart, they end
+Nothing here needs the adapters: noise comes from halves of clients' batches, N + D is the squared
+distance between a client and its neighbours' mean, and rho follows from how that grows over rounds.
+From a common start a round of training takes a client `new` away from the others' mean; where it
+starts `start` away, it ends
 
     spread = new + (1 - rho) start
 
-apart. Noise grows by the same rule, as the same examples come back in every round.
+away. Noise grows by the same rule, as the same examples come back in every round.
 """
 
 from __future__ import annotations
@@ -56,15 +58,14 @@ class Deviation:
         data: Noise of the pulls it was trained by (see `left_of_pulls`), as far as it is its
             examples': it comes back.
         fresh: Noise of them as far as it is the round's draw among its examples.
-        spread: How far it and its neighbours were apart when last compared: the root of half of
-            their mean squared distance.
+        spread: How far it was from its neighbours' mean when last compared.
         kept: The share of its deviation that it started the next round with.
         first: The spread at the first comparison, and the noise of that round.
         cross: Sum over rounds of start times (spread - new), each in units of new.
         square: Sum of squared starts in these units.
-        explained: The variance of pulls, of its own and of its neighbours, in units of the squared
-            spread.
-        own: That of its own examples alone.
+        explained: The variance of pulls, its own and what is left of its neighbours' in their mean,
+            in units of the squared spread.
+        lasting: The same of the part that is the examples' and comes back.
         seen: What the rounds of which these two are means count together. A round counts by how
             much of the spread is its own: what clients kept of earlier ones was seen before, and
             its noise is known by `rho` alone.
@@ -78,7 +79,7 @@ class Deviation:
     cross: float = START_WEIGHT * (1.0 - START_RHO)
     square: float = START_WEIGHT
     explained: float = 0.0
-    own: float = 0.0
+    lasting: float = 0.0
     seen: float = 0.0
 
     @property
@@ -98,8 +99,8 @@ class Deviation:
 
     @property
     def noisy(self) -> float:
-        """The share of the squared spread that the noise of its own examples would be."""
-        return left_of_pulls(self.rho) ** 2 * self.own
+        """The share of the squared spread that is the noise of the examples there are."""
+        return left_of_pulls(self.rho) ** 2 * self.lasting
 
     @property
     def pulls(self) -> float:
@@ -169,33 +170,39 @@ class Neighbour:
     """One of those a client learns from.
 
     Attributes:
-        share: What it counts among them; all shares together are one.
-        gap: Its squared distance from the client, both as trained.
+        share: What it counts in their mean; all shares together are one.
         deviation: What is remembered of it, this round's training included.
     """
 
     share: float
-    gap: float
     deviation: Deviation
 
 
-def compared(own: Deviation, noise: RoundNoise, others: Sequence[Neighbour]) -> Deviation:
-    """After a client was compared with its neighbours; `own` is after `trained`."""
-    square = sum(other.share * other.gap for other in others) / 2
+def compared(
+    own: Deviation, noise: RoundNoise, others: Sequence[Neighbour], square: float
+) -> Deviation:
+    """After a client was compared with its neighbours.
+
+    Args:
+        own: What is known of it, after `trained`.
+        noise: Of its round.
+        others: Its neighbours.
+        square: Its squared distance from their mean, all as trained.
+    """
     if square <= 0:
         return replace(own, spread=0.0)
     spread = math.sqrt(square)
     new = _new_spread(own, noise) or spread
-    theirs = sum(other.share * other.deviation.pulls for other in others)
-    # The mean squared distance of two is twice the difference, and the noise of both.
-    explained = (own.pulls + theirs) / (2 * square)
+    # A mean of many has little noise left: each counts by its share squared.
+    pulls = own.pulls + sum(other.share**2 * other.deviation.pulls for other in others)
+    data = own.data**2 + sum(other.share**2 * other.deviation.data**2 for other in others)
     counts = min(1.0, (new / spread) ** 2)
     seen = own.seen + counts
     found = replace(
         own,
         spread=spread,
-        explained=own.explained + (explained - own.explained) * counts / seen,
-        own=own.own + (own.data**2 / square - own.own) * counts / seen,
+        explained=own.explained + (pulls / square - own.explained) * counts / seen,
+        lasting=own.lasting + (data / square - own.lasting) * counts / seen,
         seen=seen,
     )
     if own.first is None:
@@ -204,7 +211,7 @@ def compared(own: Deviation, noise: RoundNoise, others: Sequence[Neighbour]) -> 
 
 
 def _new_spread(own: Deviation, noise: RoundNoise) -> float:
-    """How far a round takes clients apart from a common start; 0 if that is not known yet."""
+    """How far a round takes a client from the others' mean; 0 if that is not known yet."""
     if own.first is None:
         return 0.0
     spread, variance = own.first
@@ -216,7 +223,9 @@ def _regress(
     found: Deviation, before: Deviation, new: float, others: Sequence[Neighbour]
 ) -> Deviation:
     """Learn from a round how much of a start is left after it."""
-    kept = before.kept**2 + sum(other.share * other.deviation.kept**2 for other in others)
-    start = math.sqrt(kept / 2) * before.spread / new
+    # An even step counts one's own like one of the others; what they kept moves their mean.
+    q = sum(other.share**2 for other in others)
+    kept = before.kept + q * sum(other.share * other.deviation.kept for other in others)
+    start = kept / (1.0 + q) * before.spread / new
     grown = found.spread / new - 1.0
     return replace(found, cross=before.cross + start * grown, square=before.square + start * start)
