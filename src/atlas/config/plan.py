@@ -59,8 +59,8 @@ class ClusterSettings(Settings):
     )
     splits: Literal["useful", "real"] = Field(
         "useful",
-        description="which splits are kept: useful: real ones by which members gain; real: all "
-        "that come back in the other half of the data",
+        description="which splits are kept: useful: those by which members gain and that are no "
+        "cut through a cloud; real: all that come back in the other half of the data",
     )
 
     @model_validator(mode="after")

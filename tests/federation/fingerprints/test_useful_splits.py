@@ -16,6 +16,7 @@ from tests.federation.fingerprints.test_clusters import (
     examine_of,
     grouped,
     nested,
+    one_cloud,
     own,
     planted,
     sent,
@@ -42,8 +43,32 @@ def test_switched_off_the_false_splits_are_back():
     after = [grouped(alike(seed), seed=seed) for seed in seeds]
     assert sum(found.metrics.k > 2 for found in before) >= 3
     assert all(found.labels == (0,) * 4 + (1,) * 4 for found in after)
-    assert all(split.useful is None for split in before[0].tried)
-    assert {split.metrics.k: split.useful for split in after[0].tried} == {2: True, 3: False}
+    assert all(split.use.useful is None for split in before[0].tried)
+    assert {split.metrics.k: split.use.useful for split in after[0].tried} == {2: True, 3: False}
+
+
+def few_opposed(seed):
+    """Three clients and three that want the opposite, hardly more than their noise."""
+    sign = np.repeat([1.0, -1.0], 3)[:, None]
+    return {"text": sent(sign * directions(1, seed), 2.0, seed + 99)}
+
+
+def test_opposite_aims_of_few_clients_are_found_where_the_test_of_a_cloud_misses_them():
+    found = [grouped(few_opposed(seed), seed=seed) for seed in range(10)]
+    right = [one.labels == (0, 0, 0, 1, 1, 1) for one in found]
+    real = [one.tried[0].real for one in found]
+    assert sum(right) >= 8
+    assert sum(real) <= 5
+    only = [grouped(few_opposed(seed), seed=seed, splits="real").labels for seed in range(10)]
+    assert sum(labels == (0, 0, 0, 1, 1, 1) for labels in only) <= 5
+
+
+def test_parts_of_a_cloud_gain_but_share_little_and_are_not_kept():
+    found = [grouped(one_cloud(seed), seed=seed) for seed in range(5)]
+    first = [one.tried[0] for one in found]
+    assert any(split.use.useful for split in first)
+    assert max(split.use.shared for split in first) < 0.4
+    assert min(grouped(planted(seed)).tried[1].use.shared for seed in range(3)) > 0.7
 
 
 def test_clients_of_one_task_are_not_left_alone_with_their_genres():

@@ -28,7 +28,7 @@ def drawn(means, noise=1.0, seed=0, folds=FOLDS):
 def naive_gain(folds, found, base):
     """Mean, error and freedom, product by product."""
     n, count, _ = folds.shape
-    means, errors = [], []
+    means, errors, most = [], [], []
     for held, labels, before in zip((1, 0), found, base, strict=True):
         mine = [f for f in range(count) if f % 2 == held]
         theirs = [f for f in range(count) if f % 2 != held]
@@ -50,7 +50,19 @@ def naive_gain(folds, found, base):
             variance += (len(mine) - 1) / len(mine) * sum((v - centre) ** 2 for v in scaled)
         means.append(total / n)
         errors.append(variance**0.5 / n)
-    return sum(means) / 2, sum(errors) / 2, n * (len(mine) - 1)
+        most.append(naive_most(folds, mine, theirs, before))
+    return sum(means) / 2, sum(errors) / 2, n * (len(mine) - 1), sum(most) / 2
+
+
+def naive_most(folds, mine, theirs, before):
+    """What clients gain from their own other half over the base."""
+    total, n = 0.0, len(folds)
+    for i in range(n):
+        held = sum(folds[i, f] for f in mine)
+        halves = [sum(folds[j, g] for g in theirs) for j in range(n)]
+        others = [halves[j] for j in range(n) if j != i and before[j] == before[i]]
+        total += float(held @ (halves[i] - sum(others) / max(1, len(others))))
+    return total / n
 
 
 @pytest.mark.parametrize(("n", "folds"), [(2, 4), (5, 8), (30, 8)])
@@ -60,7 +72,9 @@ def test_gains_are_those_of_loops(n, folds):
     found = tuple(tuple(draw.integers(0, 3, n).tolist()) for _ in range(2))
     base = tuple(tuple(draw.integers(0, 2, n).tolist()) for _ in range(2))
     gain = split_gain(held_out_products(rows), found, base)
-    mean, error, freedom = naive_gain(rows, found, base)
+    mean, error, freedom, most = naive_gain(rows, found, base)
+    assert gain.most == pytest.approx(most, rel=1e-10)
+    assert gain.shared == pytest.approx(mean / most if most > 0 else float(mean > 0))
     assert gain.mean == pytest.approx(mean, rel=1e-10)
     assert gain.error == pytest.approx(error, rel=1e-10)
     assert gain.freedom == freedom
@@ -95,9 +109,7 @@ def test_planted_groups_are_of_use_and_cutting_them_further_is_not():
     truth = np.repeat(np.eye(3, WIDTH), 5, 0) * 30
     for seed in range(5):
         rows = drawn(truth, seed=seed)
-        verdicts = [
-            useful for useful, _, _ in useful_splits(rows, found_in_halves(rows, range(2, 7)))
-        ]
+        verdicts = [use.useful for use in useful_splits(rows, found_in_halves(rows, range(2, 7)))]
         assert verdicts == [True, True, False, False, False]
 
 

@@ -1,15 +1,18 @@
 """Who belongs together: clusters of fingerprints, each split held to a test.
 
-A split counts only if it is real: if it comes back in the other half of every client's data more
-clearly than splits of one Gaussian cloud do (`ops.clustering.stability`). Among real splits the
-weighted score of silhouette, Davies-Bouldin and Calinski-Harabasz decides, times the stability over
-resamples; without a real split there is one cluster. A cluster found so is looked at again by
-itself, with fingerprints centred on its own members: what told it from others no longer hides what
-tells its members apart.
+A split counts only if it is useful and no cut through a cloud. Useful: members stand to gain more
+from the others of their part than from all others, in a half of everybody's data that the parts
+were not found in (`ops.clustering.gain`). Clients of one task then stay together though they
+differ, and those that want opposite things are parted. No cut through a cloud: the split comes back
+in the other half more clearly than splits of one Gaussian cloud do (it is real, see
+`ops.clustering.stability`); or, as that test misses much where clients are few, members share with
+their part at least half of what tells them from the whole. With `clusters.splits=real` all real
+splits count, of use or not.
 
-With `clusters.splits=useful` a split must be of use as well: its members must stand to gain more
-from the others of their part than from all others (`ops.clustering.gain`). Clients of one task then
-stay together though they differ, and those that want opposite things are parted.
+Among these the weighted score of silhouette, Davies-Bouldin and Calinski-Harabasz decides, times
+the stability over resamples; without one there is one cluster. A cluster found so is looked at
+again by itself, with fingerprints centred on its own members: what told it from others no longer
+hides what tells its members apart.
 """
 
 from __future__ import annotations
@@ -33,7 +36,7 @@ from atlas.ops.clustering.clusters import (
     score_partition,
     spectral_partition,
 )
-from atlas.ops.clustering.gain import part_gains, useful_splits
+from atlas.ops.clustering.gain import Use, part_gains, useful_splits
 from atlas.ops.clustering.stability import LEVEL, bootstrap_stability, real_splits
 from atlas.ops.graph.affinity import rbf
 from atlas.runs.cores import undivided_numpy
@@ -41,6 +44,9 @@ from atlas.runs.seeds import generator
 
 PURE = 0.8
 """Below this purity a plan warns."""
+
+SHARED = 0.5
+"""A useful split whose members share this much of what is theirs is no cut through a cloud."""
 
 FEWEST = 4
 """A cluster of fewer clients is not looked at again: three points split into two every time."""
@@ -59,9 +65,7 @@ class Split:
         real: Whether the split exceeds what one cloud would show.
         share: Spread explained in the other half.
         needed: What that share has to exceed.
-        useful: Whether members gain by it; None where that was not asked.
-        gain: What they gain in the other half, over the last coarser split of use.
-        gain_needed: What that gain has to exceed.
+        use: Whether members gain by it.
     """
 
     metrics: KMetrics
@@ -69,14 +73,14 @@ class Split:
     real: bool
     share: float
     needed: float
-    useful: bool | None = None
-    gain: float = 0.0
-    gain_needed: float = 0.0
+    use: Use = Use()
 
     @property
     def kept(self) -> bool:
         """Whether the clients may be split so."""
-        return self.real and self.useful is not False
+        if self.use.useful is None:
+            return self.real
+        return self.use.useful and (self.real or self.use.shared >= SHARED)
 
     @property
     def merit(self) -> float:
@@ -183,24 +187,19 @@ def try_splits(prints: Prints, settings: ClusterSettings, seed: int, level: floa
     tested = sorted({m.k for m in metrics if 2 <= m.k < n or settings.k is not None})
     if not tested:
         return []
-    uses = [UNASKED] * len(metrics)
+    uses = [Use()] * len(metrics)
     if settings.splits == "useful":
         halves = [partition(replace(prints, features=half)) for half in prints.halves]
         uses = _judge_use(prints, metrics, list(zip(*reversed(halves), strict=True)), level)
-        if prints.origin is not None and not any(useful for useful, _, _ in uses):
+        if prints.origin is not None and not any(use.useful for use in uses):
             return []  # a cluster stays whole, whether or not its parts are real
     turns = int(generator(seed, "clusters", "rotations").integers(2**32))
     verdicts = real_splits(prints.halves, tested, turns, rotations(len(tested), level), level)
     return [
-        Split(m, bootstrap_stability(prints.resamples, m.k, draw), *verdicts[m.k], *use)
+        Split(m, bootstrap_stability(prints.resamples, m.k, draw), *verdicts[m.k], use)
         for m, use in zip(metrics, uses, strict=True)
         if m.k in verdicts
     ]
-
-
-Use = tuple[bool | None, float, float]
-"""Whether members gain by a split, how much, and what that has to exceed."""
-UNASKED: Use = (None, 0.0, 0.0)
 
 
 def _judge_use(
@@ -218,12 +217,11 @@ def _judge_use(
         level: The chance of a mistake, of use as of being real.
     """
     gradients = prints.gradients(prints.origin or prints.centre)
-    found: list[Use] = []
-    verdicts = useful_splits(gradients, halves, level)
-    for split, (useful, gain, needed) in zip(metrics, verdicts, strict=True):
+    found = []
+    for split, use in zip(metrics, useful_splits(gradients, halves, level), strict=True):
         # The halves' verdict is on splits into k; the one in use may yet leave somebody worse off.
         worst = min(part_gains(gradients, split.labels).values())
-        found.append((useful and worst > 0, gain, needed))
+        found.append(use._replace(useful=bool(use.useful) and worst > 0))
     return found
 
 
@@ -310,9 +308,11 @@ def describe(split: Split) -> dict[str, object]:
         "stability": split.stability,
         "merit": split.merit,
         "real": split.real,
-        "useful": split.useful,
-        "gain": split.gain,
-        "gain_needed": split.gain_needed,
+        "kept": split.kept,
+        "useful": split.use.useful,
+        "gain": split.use.gain,
+        "gain_needed": split.use.needed,
+        "gain_shared": split.use.shared,
         "share": split.share,
         "needed": split.needed,
     }

@@ -6,7 +6,7 @@ __all__, __getattr__, __dir__ = exports(
     __name__,
     {
         "clusters": ["adjusted_rand", "kmeans_labels", "purity", "score_partition"],
-        "gain": ["Gain", "held_out_products", "split_gain", "useful_splits"],
+        "gain": ["Gain", "Use", "held_out_products", "split_gain", "useful_splits"],
         "stability": ["bootstrap_stability", "real_splits"],
     },
 )

@@ -17,12 +17,18 @@ The error is resampled from folds: h_i is a sum over folds of different examples
 each fold is a draw of its own, and leaving out one fold at a time (the jackknife) gives the error
 of their sum. Both halves take either role; as the two answers share their data, their errors are
 averaged as if they were one.
+
+How much of what tells a client from the whole its part shares is told beside it: the same gain, as
+a share of what the client would gain from its own other half. Lumps share nearly all of it. Parts
+of a cloud, in which everybody differs in a way of its own, share next to nothing, though with data
+enough even that is more than chance.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import scipy
@@ -39,11 +45,18 @@ class Gain:
         mean: Over clients.
         error: Its standard error.
         freedom: Degrees of freedom of that error.
+        most: What they would gain from their own other half, over the same base.
     """
 
     mean: float
     error: float
     freedom: int
+    most: float = 0.0
+
+    @property
+    def shared(self) -> float:
+        """The share of what tells members from the whole that their part has in common."""
+        return self.mean / self.most if self.most > 0 else float(self.mean > 0)
 
     def needed(self, level: float) -> float:
         """What the mean has to exceed to be above nothing by more than chance (Student's t)."""
@@ -96,21 +109,39 @@ def split_gain(
         found: The partition found in the even half, and the one found in the odd half.
         base: Partitions of the same halves that it is held to.
     """
-    means, errors, freedom = [], [], 0
+    means, errors, most, freedom = [], [], [], 0
     for own, labels, before in zip(products, found, base, strict=True):
         gains = fold_gains(own, labels, before)
+        alone = np.eye(len(gains)) - others_shares(before)
+        most.append((own * alone[:, None]).sum() / len(gains))
         n, count = gains.shape
         means.append(gains.sum() / n)
         # A client's gain is the sum over its folds: each left out in turn, the rest made up for it.
         spread = gains.var(1, ddof=1) if count > 1 else np.square(gains).sum(1)
         errors.append(float(np.sqrt(count * spread.sum())) / n)
         freedom = n * max(1, count - 1)
-    return Gain(float(np.mean(means)), float(np.mean(errors)), freedom)
+    return Gain(float(np.mean(means)), float(np.mean(errors)), freedom, float(np.mean(most)))
+
+
+class Use(NamedTuple):
+    """Whether members gain by a split.
+
+    Attributes:
+        useful: The verdict; None where nobody asked.
+        gain: What they gain over the last coarser split of use.
+        needed: What that has to exceed.
+        shared: See `Gain.shared`.
+    """
+
+    useful: bool | None = None
+    gain: float = 0.0
+    needed: float = 0.0
+    shared: float = 0.0
 
 
 def useful_splits(
     folds: Floats, found: Sequence[tuple[Labels, Labels]], level: float = LEVEL
-) -> list[tuple[bool, float, float]]:
+) -> list[Use]:
     """Which of some partitions, from coarse to fine, members gain by.
 
     A finer partition has to be better than the coarser ones that were useful, not just better than
@@ -121,20 +152,17 @@ def useful_splits(
         folds: Gradients by client and fold [n, f, d].
         found: Every partition as found in the even half and in the odd half.
         level: The chance that any of them is called useful where clients differ by chance.
-
-    Returns:
-        Verdict, gain over the last useful one, and what it has to exceed.
     """
     products = held_out_products(folds)
     together: Labels = (0,) * len(folds)
-    base, verdicts = (together, together), []
+    base, uses = (together, together), []
     for place, partition in enumerate(found, start=1):
         gain = split_gain(products, partition, base)
         needed = gain.needed(level / 2**place)
         useful = gain.mean > needed
-        verdicts.append((useful, gain.mean, needed))
+        uses.append(Use(useful, gain.mean, needed, gain.shared))
         base = partition if useful else base
-    return verdicts
+    return uses
 
 
 def part_gains(folds: Floats, labels: Sequence[int]) -> dict[int, float]:

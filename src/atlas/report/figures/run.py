@@ -151,19 +151,23 @@ def _dot(label: str, fill: str) -> Line2D:
 
 
 def draw_tried(axes: Axes, clusters: Mapping[str, Any], key: str) -> None:
-    """One measure over k; splits that are chance, or by which nobody gains, are hollow."""
+    """One measure over k; splits that may not be used are hollow."""
     tried = sorted(clusters["tried"], key=lambda row: int(row["k"]))
     ks = [row["k"] for row in tried]
     axes.axvline(chosen_k(clusters), color=CHOSEN, linestyle="--", linewidth=1.3)
     axes.plot(ks, _column(tried, key), color=TRIED, linewidth=1.2)
     if key == "share":
         axes.plot(ks, _column(tried, "needed"), color=NEEDED, linestyle=":", linewidth=1.5)
-    left = [False in (row.get("real"), row.get("useful")) for row in tried]
-    fills = ["white" if out else TRIED for out in left]
+    fills = ["white" if not may_be_used(row) else TRIED for row in tried]
     axes.scatter(ks, _column(tried, key), c=fills, edgecolors=TRIED, s=38, zorder=3)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.tick_params(labelbottom=True)
     quiet(axes)
+
+
+def may_be_used(row: Mapping[str, Any]) -> bool:
+    """Whether clients may be split so; plans did not always tell."""
+    return bool(row.get("kept", False not in (row.get("real"), row.get("useful"))))
 
 
 def _column(tried: list[Mapping[str, Any]], key: str) -> list[float]:

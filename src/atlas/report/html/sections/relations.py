@@ -231,9 +231,9 @@ def clusters_section(run: RunSource) -> Section | None:
         WHO,
         "Clusters and how good they are",
         " ".join(["Every number of clusters that was tried, by each measure.", *told]),
-        "Look for the chosen k (dashed) at a peak of the weighted score, for a reproduced share "
-        "above what chance would need (the split is real), and for a gain above what is needed "
-        "(it is of use to train apart).",
+        "Look for the chosen k (dashed) at a peak of the weighted score, and for a gain above what "
+        "is needed: members learn more within their cluster than from everybody. A reproduced "
+        "share above what chance would need says that the split comes back in other data.",
         charts=charts,
         tables=tables,
     )
@@ -242,13 +242,14 @@ def clusters_section(run: RunSource) -> Section | None:
 def _tried(clusters: Mapping[str, Any], tried: Sequence[Mapping[str, Any]]) -> Spec:
     """Every split that was tried, and why it is in use or not."""
     columns = {"k": "integer", **dict.fromkeys(("silhouette", "score", "stability"), "number")}
-    columns |= {"gain": "number", "gain needed": "number", "real": "text", "useful": "text"}
+    columns |= {"gain": "number", "gain needed": "number", "shared in a part": "share"}
+    columns |= {"real": "text", "useful": "text"}
     columns |= {"chosen": "text"}
     first = clusters.get("first") or clusters["k"]
     words = "yes" if first == clusters["k"] else "split again"
     rows = []
     for row in tried:
-        keys = ("silhouette", "score", "stability", "gain", "gain_needed")
+        keys = ("silhouette", "score", "stability", "gain", "gain_needed", "gain_shared")
         judged = (YES_NO.get(row.get(key), "") for key in ("real", "useful"))
         chosen = words if row["k"] == first else ""
         rows.append([row["k"], *(row.get(key) for key in keys), *judged, chosen])
