@@ -45,9 +45,6 @@ from atlas.runs.seeds import generator
 PURE = 0.8
 """Below this purity a plan warns."""
 
-SHARED = 0.5
-"""A useful split whose members share this much of what is theirs is no cut through a cloud."""
-
 FEWEST = 4
 """A cluster of fewer clients is not looked at again: three points split into two every time."""
 
@@ -80,7 +77,7 @@ class Split:
         """Whether the clients may be split so."""
         if self.use.useful is None:
             return self.real
-        return self.use.useful and (self.real or self.use.shared >= SHARED)
+        return self.use.useful and (self.real or self.use.lumps)
 
     @property
     def merit(self) -> float:
@@ -193,8 +190,11 @@ def try_splits(prints: Prints, settings: ClusterSettings, seed: int, level: floa
         uses = _judge_use(prints, metrics, list(zip(*reversed(halves), strict=True)), level)
         if prints.origin is not None and not any(use.useful for use in uses):
             return []  # a cluster stays whole, whether or not its parts are real
-    turns = int(generator(seed, "clusters", "rotations").integers(2**32))
-    verdicts = real_splits(prints.halves, tested, turns, rotations(len(tested), level), level)
+    verdicts = dict.fromkeys(tested, (False, 0.0, 0.0))
+    # Of clusters that are looked at again nobody is told; rotations cost the most.
+    if prints.origin is None or any(use.useful is not False and not use.lumps for use in uses):
+        turns = int(generator(seed, "clusters", "rotations").integers(2**32))
+        verdicts = real_splits(prints.halves, tested, turns, rotations(len(tested), level), level)
     return [
         Split(m, bootstrap_stability(prints.resamples, m.k, draw), *verdicts[m.k], use)
         for m, use in zip(metrics, uses, strict=True)

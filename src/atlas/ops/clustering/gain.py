@@ -36,6 +36,9 @@ import scipy
 from atlas.ops.clustering.clusters import Floats, Labels
 from atlas.ops.clustering.stability import LEVEL
 
+SHARED = 0.5
+"""Parts whose members share this much of what is theirs are lumps and no pieces of a cloud."""
+
 
 @dataclass(frozen=True)
 class Gain:
@@ -137,6 +140,11 @@ class Use(NamedTuple):
     gain: float = 0.0
     needed: float = 0.0
     shared: float = 0.0
+
+    @property
+    def lumps(self) -> bool:
+        """Whether members share so much that this is no cut through a cloud."""
+        return self.shared >= SHARED
 
 
 def useful_splits(
