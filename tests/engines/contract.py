@@ -234,6 +234,7 @@ SPOILT_FACTS = {
     "deliver": [{"offers": 1}, {"offers": 3}, {"offers": -1}, {"offers": True}, {"round": 0}],
     "evaluate": [
         {"arm": "held"}, {"split": "validation"}, {"split": "train"}, {"arm": "shadow"},
+        {"beside": "alone"}, {"beside": "final"},
     ],
     "adapter": [{"arm": "alone"}, {"arm": "held"}],
     "load": [{"accept": 0.3}, {"accept": True}],

@@ -252,6 +252,31 @@ def test_every_arm_is_scored_on_its_own_data(make):
     assert set(score(lonely, "test", "final")) == set(CLIENTS)
 
 
+@pytest.mark.parametrize("strategy", ["fedavg", "ditto", "flora"])
+def test_the_shadow_is_scored_beside_what_is_held_and_nothing_changes(make, strategy):
+    federation = opened(make, strategy=strategy, alone=True)
+    fit(federation)
+    before, plain = states(federation), score(federation, "validation", "held")
+    both = requests("evaluate", split="validation", arm="held", beside="alone")
+    told = {c: reply.facts for c, reply in answers(federation, "evaluate", both).items()}
+    assert states(federation) == before
+    first = {"members": {}, "alone": {}}
+    for client, facts in told.items():
+        first = {name: first[name] | own for name, own in facts.items()}
+        assert facts["members"][client] == pytest.approx(plain[client][client], rel=1e-10)
+    answers(federation, "deliver", {c: make_request(federation, "deliver", c) for c in CLIENTS})
+    for client, reply in answers(federation, "evaluate", both).items():
+        # What comes from others does not touch who trains alone.
+        assert reply.facts["alone"][client] == pytest.approx(first["alone"][client], rel=1e-10)
+    fit(federation, number=2)
+    for client, reply in answers(federation, "evaluate", both).items():
+        assert reply.facts["alone"][client] != first["alone"][client]
+        assert reply.facts["alone"][client] != reply.facts["members"][client]
+    lonely = opened(make, strategy=strategy, alone=False)
+    replies = lonely.engine.ask("evaluate", both)
+    assert all(isinstance(reply, Failure) for reply in replies.values())
+
+
 def test_a_personal_adapter_goes_before_the_held_one(make):
     federation = opened(make, strategy="ditto")
     fit(federation)

@@ -394,3 +394,25 @@ def test_backbone_is_untouched_and_no_hooks_remain():
     linears = [m for i in range(backbone.depth) for m in backbone.linears(i).values()]
     assert linears
     assert not any(module._forward_hooks for module in linears)
+
+
+@pytest.mark.parametrize("alone", [True, False])
+def test_training_alone_is_validated_with_the_rest_where_there_is_a_shadow(alone):
+    quiet, _, _ = play(make_config(alone=alone, validate_every=0))
+    federation, spy, events = play(make_config(alone=alone))
+    told = [fields for event, fields in events if event == "validated"]
+    clients, rounds = len(federation.holders), federation.state.round
+    assert len(told) == clients * rounds
+    # One message for both, and bytes for one more arm only where there is one.
+    asked = [payloads for task, payloads, _ in spy.log if task == "evaluate"]
+    assert len(asked) == rounds
+    assert {("alone" in fields) for fields in told} == {alone}
+    sizes = {len(payload) for some in asked for payload in some.values()}
+    plain = len(encode({}, {"split": "validation", "arm": "held"}))
+    assert (min(sizes) > plain) == alone and len(sizes) == 1
+    # Looking changes nothing.
+    for arm in ("held", "shadow") if alone else ("held",):
+        assert hashes(quiet, arm) == hashes(federation, arm)
+    if alone:
+        last = {f["client"]: f for f in told if f["round"] == rounds}
+        assert all(f["alone"][c]["loss"] != f["members"][c]["loss"] for c, f in last.items())

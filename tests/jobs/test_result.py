@@ -35,6 +35,10 @@ def test_rounds_are_the_events(run):
     by_round, by_client = run.rounds(), run.rounds("client")
     assert by_round.index.tolist() == [1, 2] and len(by_client) == 18
     assert by_round["loss"].iloc[0] == pytest.approx(by_client.loc[1]["loss"].mean())
+    assert by_round["alone"].iloc[0] == pytest.approx(by_client.loc[1]["alone"].mean())
+    solo = [e["alone"] for e in run.events() if e["event"] == "validated" and e["round"] == 2]
+    told = {client: scores["score"] for own in solo for client, scores in own.items()}
+    assert by_client.loc[2]["alone"].to_dict() == told
     finished = [e for e in run.events() if e["event"] == "round_finished"]
     assert by_round["up"].tolist() == [event["up"] for event in finished]
     with pytest.raises(InputError, match="allowed: round, client"):

@@ -65,7 +65,9 @@ def one_round(number, tasks=None):
     }  # fmt: skip
     for n, client in enumerate(clients):
         scores = {"score": 0.5 + 0.05 * number + 0.01 * n, "loss": 0.7 - 0.05 * number}
-        yield "validated", {"round": number, "client": client, "members": {client: scores}}
+        solo = {"score": 0.5 + 0.02 * number + 0.01 * n, "loss": 0.7 - 0.02 * number}
+        told = {"members": {client: scores}, "alone": {client: solo}}
+        yield "validated", {"round": number, "client": client, **told}
     yield "round_finished", {"round": number, "seconds": 1.5, "up": 1000, "down": 2000 * number}
 
 

@@ -65,6 +65,31 @@ def test_tasks_and_clusters_have_one_colour(tmp_path):
     assert by_task["apples"] != by_task["bears"]
 
 
+def test_training_alone_is_dashed_over_the_rounds_where_there_is_a_shadow(tmp_path):
+    path = make_federation(tmp_path / "run")
+    document = run_document(path)
+    (scores,) = section(document, "scores")["charts"]
+    training, losses = section(document, "losses")["charts"]
+    for chart, first in ((scores, 52.5), (losses, 0.68)):
+        dashed = {s["name"]: s for s in chart["series"] if s.get("dash") and not s.get("faint")}
+        assert list(dashed) == ["apples, alone", "bears, alone"]
+        assert dashed["apples, alone"]["y"][0] == pytest.approx(first)
+        assert not any("low" in own for own in dashed.values())
+        thin = [s["name"] for s in chart["series"] if s.get("dash") and s.get("faint")]
+        assert thin == CLIENTS and chart["hidden"] == ["each alone"]
+    assert not any(s.get("dash") for s in training["series"])
+    assert "Dashed is training alone" in section(document, "scores")["sentence"]
+    # Without a shadow, and in folders of old, no event tells of it.
+    events = [json.loads(text) for text in (path / "events.jsonl").read_text().splitlines()]
+    old = [json.dumps({k: v for k, v in e.items() if k != "alone"}) for e in events]
+    (path / "events.jsonl").write_text("\n".join(old) + "\n")
+    document = run_document(path)
+    for name in ("scores", "losses"):
+        own = section(document, name)
+        assert not any(s.get("dash") for chart in own["charts"] for s in chart["series"])
+        assert "alone" not in own["sentence"]
+
+
 def test_a_section_without_data_is_left_out(tmp_path):
     path = make_federation(tmp_path / "run")
     kept = [

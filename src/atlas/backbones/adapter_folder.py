@@ -27,7 +27,7 @@ from atlas.federation.training.evaluate import Limits
 
 CLIENTS = "clients.json"
 VLLM_RANKS = (8, 16, 32, 64, 128, 256, 320, 512)
-"""What vLLM takes for --max-lora-rank."""
+"""What vLLM takes for --max-lora-rank; it is 16 unless told otherwise."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,8 @@ class Collected:
             return "its PQ core adds a constant beside B A (lora_bias), which only PEFT reads"
         if self.task.kind == "classification":
             return (
-                "it has a classification head of its own (modules_to_save), which only PEFT reads"
+                "it has a classification head of its own (modules_to_save), which vLLM refuses and "
+                "only PEFT reads"
             )
         if self.backbone.quant is not None:
             return "it was trained on four-bit weights, which other servers make differently"
@@ -69,16 +70,19 @@ class Collected:
         return ""
 
 
-def write_folder(to: Path, clients: Sequence[Collected], left_out: Mapping[str, str]) -> list[str]:
+def vllm_rank(clients: Sequence[Collected]) -> int:
+    """What vLLM must be told as the largest rank of adapters that it serves; 0 without such."""
+    most = max((client.rank for client in clients if not client.refused()), default=0)
+    return next((rank for rank in VLLM_RANKS if rank >= most), 0) if most else 0
+
+
+def write_folder(to: Path, clients: Sequence[Collected], left_out: Mapping[str, str]) -> None:
     """Write all adapters, what is known of them and how to serve them; whole or not at all.
 
     Args:
         to: The new folder.
         clients: Those to write.
         left_out: Why others are not among them, by id.
-
-    Returns:
-        Those that only PEFT serves.
     """
     groups: dict[str, list[Collected]] = {}
     for client in clients:
@@ -96,7 +100,6 @@ def write_folder(to: Path, clients: Sequence[Collected], left_out: Mapping[str, 
         (fresh / CLIENTS).write_text(json.dumps(about, indent=2) + "\n", encoding="utf-8")
         cards = [_card(name, some) for name, some in groups.items()]
         (fresh / "README.md").write_text(folder_card(cards, left_out), encoding="utf-8")
-    return [client.id for client in clients if client.refused()]
 
 
 def one_rank(adapter: ExportedAdapter, rank: int) -> ExportedAdapter:
@@ -149,15 +152,13 @@ def _about(client: Collected) -> dict[str, Any]:
 
 
 def _card(name: str, clients: Sequence[Collected]) -> ServedGroup:
-    served = [client for client in clients if not client.refused()]
-    most = max((client.rank for client in served), default=0)
     return ServedGroup(
         name=name,
         backbone=clients[0].backbone,
         kind=clients[0].task.kind,
         clients=[client.id for client in clients],
         labels=max(len(client.task.label_set) for client in clients),
-        served=[client.id for client in served],
-        largest_rank=next((r for r in VLLM_RANKS if r >= most), VLLM_RANKS[-1]),
+        served=[client.id for client in clients if not client.refused()],
+        largest_rank=vllm_rank(clients),
         refused={client.id: client.refused() for client in clients if client.refused()},
     )

@@ -65,6 +65,8 @@ _BASE = (
     "BASE=$(python -c \"import json; print(json.load(open('{first}/adapter_config.json'))"
     "['base_model_name_or_path'])\")"
 )
+VLLM_BATCH = 8
+"""Adapters that vLLM is told to have room for in one batch."""
 
 
 @dataclass(frozen=True)
@@ -114,7 +116,10 @@ def _group_lines(group: ServedGroup) -> list[str]:
     lines += ["PEFT, all of them in one process:", "", "```python", _peft_code(group), "```", ""]
     if group.served:
         lines += ["vLLM, then ask for a client by `model`:", "", "```bash", _vllm(group), "```", ""]
-        lines += ["LoRAX, then ask with `adapter_id`:", "", "```bash", _lorax(group), "```", ""]
+        lines += ["LoRAX, then ask with `adapter_id`, a path as the server sees it (in a container "
+                  "that of the folder mounted there):", "", "```bash", _lorax(group), "```", "",
+                  "The commands for vLLM and LoRAX follow their documentation; they were not run "
+                  "by who wrote this folder.", ""]  # fmt: skip
     if group.refused:
         reasons: dict[str, list[str]] = {}
         for client, reason in group.refused.items():
@@ -151,10 +156,13 @@ def _vllm(group: ServedGroup) -> str:
     if group.backbone.lowest is not None:
         facts = json.dumps({"num_hidden_layers": group.backbone.lowest})
         override = f" --hf-overrides '{facts}'"
+    count = len(group.served)
+    # Room for those of one batch is taken on the GPU, for all others in main memory.
+    rooms = f"--max-loras {min(count, VLLM_BATCH)} --max-cpu-loras {count}"
     return "\n".join(
         [
             _BASE.format(first=group.served[0]),
-            f'vllm serve "$BASE" --enable-lora --max-loras {len(group.served)} '
+            f'vllm serve "$BASE" --enable-lora {rooms} '
             f"--max-lora-rank {group.largest_rank}{override} \\",
             f"    --lora-modules {modules}",
         ]
@@ -169,7 +177,7 @@ def _lorax(group: ServedGroup) -> str:
     return "\n".join(
         [
             _BASE.format(first=first),
-            'lorax-launcher --model-id "$BASE" --adapter-source local --port 8080',
+            'lorax-launcher --model-id "$BASE" --port 8080',
             "curl 127.0.0.1:8080/generate -H 'Content-Type: application/json' \\",
             f"    -d '{asked}'",
         ]

@@ -87,11 +87,6 @@ class Federation:
                 found[member.id] = found.get(member.id, ()) + member.ranks
         return found
 
-    @property
-    def has_shadows(self) -> bool:
-        """Whether every client is also trained alone, to be compared with."""
-        return _trains_alone(self.config, self.plan.strategy)
-
     @cached_property
     def identity(self) -> dict[str, str]:
         """Hashes of all examples, of every backbone's weights, of plugins and of cores' bases.
@@ -204,6 +199,7 @@ def assemble(
         sample=config.sample,
         absent=config.absent,
         validate_every=config.validate_every,
+        shadows=_trains_alone(config, strategy),
         fingerprint=fingerprint,
         clusters=config.clusters,
         relation=config.relation,

@@ -82,16 +82,24 @@ def export(  # noqa: PLR0913
     show_result(result, as_json, lambda: f"{what} of {whose} is in {to}")
 
 
+VLLM_DEFAULT_RANK = 16
+"""The largest rank of adapters that vLLM takes unless it is told otherwise."""
+
+
 def _exported(found: Mapping[str, Any]) -> str:
     """What is in the folder of all clients, and who is not."""
-    from atlas.report.words.english import counted
+    from atlas.report.words.english import counted, listed
 
     place = found["folder"]
     count = counted(len(found["clients"]), "adapter")
     lines = [f"{count} in {place}; how to serve them: {place}/README.md"]
-    if found["only_peft"]:
+    for reason in dict.fromkeys(found["refused"].values()):
+        whose = [client for client, why in found["refused"].items() if why == reason]
+        lines.append(f"for PEFT, not for vLLM and LoRAX: {listed(whose)}; each because {reason}")
+    if (found["max_lora_rank"] or 0) > VLLM_DEFAULT_RANK:
         lines.append(
-            f"for PEFT, not for vLLM and LoRAX: {', '.join(found['only_peft'])}; why: there"
+            f"vLLM must be started with --max-lora-rank {found['max_lora_rank']}, or it refuses "
+            f"adapters of a rank above {VLLM_DEFAULT_RANK}"
         )
     lines += [f"left out: {client}: {why}" for client, why in found["left_out"].items()]
     return "\n".join(lines)

@@ -106,7 +106,7 @@ def run_round(plan: RunPlan, state: ServerState, transport: Transport, observe: 
             state.references.arrived({client: body_of(fresh.take(client)) for client in begun})
         observe("mixed", {"round": number, **entry})
     if validates(plan, number):
-        _validate(state, server)
+        _validate(plan, server)
     state.round = number
     seconds = time.perf_counter() - started
     observe("round_finished", {"round": number, "seconds": seconds, **server.traffic})
@@ -128,7 +128,7 @@ def asked_next(plan: RunPlan) -> Callable[[TaskName, bytes], tuple[TaskName, byt
         if type(number) is not int:
             return None
         if task == "deliver":
-            return ("evaluate", validation_request()) if validates(plan, number) else None
+            return ("evaluate", validation_request(plan)) if validates(plan, number) else None
         signs = plan.strategy.signature != "none"
         return ("signature", signature_request(plan, number)) if signs else None
 
@@ -267,24 +267,25 @@ def _fit_request(
     return encode({}, facts)
 
 
-def _own_scores(client: str) -> Expected:
-    return expect_scores([client])
-
-
 def validates(plan: RunPlan, number: int) -> bool:
     """Whether clients are asked for their validation scores in a round."""
     return plan.validate_every > 0 and number % plan.validate_every == 0
 
 
-def validation_request() -> bytes:
-    """What they are asked then."""
-    return encode({}, {"split": "validation", "arm": "held"})
+def validation_request(plan: RunPlan) -> bytes:
+    """What they are asked then: one message is for both curves, together and alone."""
+    facts = {"split": "validation", "arm": "held"}
+    return encode({}, facts | ({"beside": "alone"} if plan.shadows else {}))
 
 
-def _validate(state: ServerState, server: Server) -> None:
-    request = validation_request()
+def _validate(plan: RunPlan, server: Server) -> None:
+    request, state = validation_request(plan), server.state
+
+    def expected(client: str) -> Expected:
+        return expect_scores([client], alone=plan.shadows)
+
     for some in parts_of(state.cohorts, state.clients):
         asked = dict.fromkeys(some, request)
-        for client, facts in server.facts("evaluate", asked, _own_scores).items():
+        for client, facts in server.facts("evaluate", asked, expected).items():
             told = {"round": server.round, "client": client, "members": facts["members"]}
-            server.observe("validated", told)
+            server.observe("validated", told | ({"alone": facts["alone"]} if plan.shadows else {}))

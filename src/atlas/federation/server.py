@@ -246,6 +246,7 @@ class RunPlan:
         sample: Share of clients asked in each round.
         absent: `restrict` mixes those who replied; `last` also uses what others last sent.
         validate_every: Rounds between validations; zero for never.
+        shadows: Whether every client is also trained alone, to be compared with.
         fingerprint: What clients tell of their data, where the strategy asks.
         clusters: How clients are grouped, where the strategy needs groups.
         relation: How affinities become W.
@@ -266,6 +267,7 @@ class RunPlan:
     sample: float = 1.0
     absent: str = "restrict"
     validate_every: int = 1
+    shadows: bool = False
     fingerprint: FingerprintSettings = FingerprintSettings()
     clusters: ClusterSettings = ClusterSettings()
     relation: RelationSettings = RelationSettings()

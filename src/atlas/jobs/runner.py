@@ -41,10 +41,18 @@ ENDINGS = ("stopped", "tested", "finished")
 
 @dataclass(frozen=True)
 class Finished:
-    """Where a run is and, unless it was stopped before its end, its summary."""
+    """Where a run is and, unless it was stopped before its end, its summary.
+
+    Attributes:
+        folder: Where it is.
+        summary: What it came to; None if it was stopped before.
+        asked: Whether it was asked to stop too late to be stopped, after its last round had begun.
+            Whoever makes several runs must make no other then.
+    """
 
     folder: RunFolder
     summary: dict[str, Any] | None
+    asked: bool = False
 
 
 @dataclass(frozen=True)
@@ -272,7 +280,7 @@ def carry_on(job: Job, folder: RunFolder, watch: Observe | None) -> Finished:
             summary = job.finish(folder, observe, before + time.perf_counter() - began)
             track.flush()
         job.draw(folder)
-    return Finished(folder, summary)
+    return Finished(folder, summary, stop.requested)
 
 
 def follow(job: Job, folder: RunFolder, ranks: Ranks) -> Finished:

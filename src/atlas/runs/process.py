@@ -145,9 +145,9 @@ def stop_after_round(notify: Callable[[], None] | None = None) -> Iterator[StopR
     def handle(number: int, frame: FrameType | None) -> None:
         nonlocal interrupts
         del frame
-        if notify is not None and not request.requested:
+        first, request.requested = not request.requested, True
+        if notify is not None and first:
             notify()
-        request.requested = True
         if number == signal.SIGINT:
             interrupts += 1
             if interrupts > 1:

@@ -82,6 +82,21 @@ def test_a_run_by_its_verb_writes_the_same_folder(tmp_path):
         for found in (here, there)
     ]
     assert told[0] == told[1]
+    curves = [validated(found.folder) for found in (here, there)]
+    assert len(curves[0]) == 2 * 3 and set(curves[0]) == set(curves[1])
+    for key, (held, alone) in curves[0].items():
+        assert curves[1][key] == pytest.approx((held, alone), abs=1e-4), key
+
+
+def validated(folder):
+    """Loss on validation data by round and client: of what it holds, and of training alone."""
+    return {
+        (e["round"], e["client"]): tuple(
+            e[scored][e["client"]]["loss"] for scored in ("members", "alone")
+        )
+        for e in read_events(folder.events)
+        if e["event"] == "validated"
+    }
 
 
 def test_a_stopped_run_resumes_to_the_same_bits(tmp_path):

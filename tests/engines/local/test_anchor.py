@@ -219,8 +219,7 @@ def test_validation_and_exports_look_at_the_personal_adapter():
     federation, events = rounds_of(strategy="ditto")
     group = federation.engine.groups[0]
     clients = sorted(group.holders)
-    own = validate(group, group.arms["personal"], clients)
-    shared = validate(group, group.arms["held"], clients)
+    own, shared = validate(group, [group.arms[arm] for arm in ("personal", "held")], clients)
     told = {f["client"]: f["members"] for e, f in events if e == "validated" and f["round"] == 2}
     for client in clients:
         assert told[client][client] == pytest.approx(own[client])

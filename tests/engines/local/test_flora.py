@@ -131,8 +131,7 @@ def test_switching_flora_off_changes_the_outcome_and_not_the_shadow():
     plain, _, _ = play(make_config(backbone=DOUBLE, adapter=UNEQUAL))
     group, other = merged.engine.groups[0], plain.engine.groups[0]
     clients = sorted(group.holders)
-    found = validate(group, group.arms["held"], clients)
-    averaged = validate(other, other.arms["held"], clients)
+    (found,), (averaged,) = (validate(g, [g.arms["held"]], clients) for g in (group, other))
     assert all(found[c]["loss"] != pytest.approx(averaged[c]["loss"], rel=1e-4) for c in clients)
     assert hashes(merged, "shadow") == hashes(plain, "shadow")
     assert not group.arms["shadow"].deltas
@@ -142,8 +141,8 @@ def test_validation_and_test_scores_count_the_dense_change():
     federation, _, events = play(flora())
     group, cohort = federation.engine.groups[0], held_cohort(federation)
     told = {f["client"]: f["members"] for e, f in events if e == "validated" and f["round"] == 2}
-    dense = validate(group, cohort, sorted(group.holders))
-    bare = validate(group, cohort_without_deltas(cohort), sorted(group.holders))
+    arms = [cohort, cohort_without_deltas(cohort)]
+    dense, bare = validate(group, arms, sorted(group.holders))
     request = encode({}, {"split": "test", "arm": "final"})
     replies = federation.engine.ask("evaluate", dict.fromkeys(group.holders, request))
     for client in group.holders:

@@ -205,7 +205,8 @@ def test_a_lead_within_one_standard_error_is_no_reason_to_leave():
     group = assemble(make_config(keep_best=True), clients).engine.groups[0]
     all_right(group, "held", "a1", 0)
     all_right(group, "shadow", "a1", 1)
-    held, shadow = (validate(group, group.arms[arm], ["a1"])["a1"]["score"] for arm in ARMS)
+    scored = validate(group, [group.arms[arm] for arm in ARMS], ["a1"])
+    held, shadow = (own["a1"]["score"] for own in scored)
     assert shadow > held, "alone is better by the number"
     assert better_alone(group, ["a1"]) == [], "and not by more than chance"
 

@@ -85,7 +85,7 @@ def test_validation_losses_that_choose_mixtures_weigh_classes():
     found = _losses(fair, cohort, ["a"])["a"]
     assert np.allclose(found, wanted * weights, atol=1e-12, rtol=0)
     assert not np.allclose(found, wanted)
-    assert validate(fair, cohort, ["a"])["a"]["loss"] == pytest.approx(found.mean())
+    assert validate(fair, [cohort], ["a"])[0]["a"]["loss"] == pytest.approx(found.mean())
 
 
 def test_tests_count_all_examples_alike():

@@ -98,6 +98,9 @@ CASES = {
     "evaluate of many": (
         "evaluate", with_facts(members={f"x{i}": {"loss": 1.0} for i in range(9000)})
     ),
+    "evaluate of other shadows": ("evaluate", with_facts(alone={"b1": {"loss": 1.0}})),
+    "evaluate with a shadow's text": ("evaluate", with_facts(alone={"a1": {"loss": "low"}})),
+    "evaluate with less of a shadow": ("evaluate", with_facts(alone={"a1": {"loss": 1.0}})),
     "evaluate with other names": ("evaluate", first_member(**{ESCAPE: 1.0})),
     "evaluate with a tensor": (
         "evaluate", lambda reply: encode({"more": __import__("torch").zeros(10**5)}, {})

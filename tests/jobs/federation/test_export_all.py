@@ -11,6 +11,7 @@ import torch
 import atlas
 from atlas.backbones.adapter_folder import Collected, one_rank
 from atlas.backbones.peft_folder import ExportedAdapter
+from atlas.cli.clients import _exported
 from atlas.errors import InputError
 from atlas.federation.clients import Example
 from atlas.jobs.answer import Asked, export_clients
@@ -170,7 +171,19 @@ def test_causal_clients_are_for_every_server(tmp_path):
         assert answer == ours["answer"] != ""
     page = (tmp_path / "served" / "README.md").read_text()
     assert "--max-lora-rank 16 " in page and "--lora-modules a=./a b=./b" in page
-    assert "adapter_id" in page
+    assert "adapter_id" in page and "--max-loras 2 --max-cpu-loras 2 " in page
+    assert "they were not run" in page
+    assert told["max_lora_rank"] == 16 and "--max-lora-rank" not in _exported(told)
+
+
+def test_what_vllm_would_refuse_is_told_at_export(nine, tmp_path):
+    run, _ = nine
+    told = run.export_all(tmp_path / "served")
+    assert told["max_lora_rank"] is None and set(told["refused"]) == set(told["only_peft"])
+    words = _exported(told)
+    assert "modules_to_save" in words and "and 4 more; each because" in words
+    wide = {**told, "refused": {}, "max_lora_rank": 32}
+    assert "vLLM must be started with --max-lora-rank 32" in _exported(wide)
 
 
 def test_a_damaged_client_is_left_out_and_named(nine, tmp_path):

@@ -117,10 +117,18 @@ def test_bands_and_feedback_do_not_go_together():
 
 
 def test_words_for_ranks_that_hold_nothing():
-    unused = {"a1": {"rank": 64, "used": 8, "beyond": 0.002}}
-    (told,) = unused_words({"unused": unused}, make_config())
-    assert told.startswith("a1 uses less than half of its ranks: of its change, of rank up to 64,")
-    assert "0.2 % lies beyond rank 8" in told and "mixing.feedback=1" in told
-    (told,) = unused_words({"unused": unused}, make_config(mixing={"feedback": 1.0}))
-    assert "mixing.feedback" not in told
+    def words(count, **mixing):
+        entry = {"rank": 64, "used": 8, "beyond": 0.002}
+        unused = {f"a{n}": entry for n in range(1, count + 1)}
+        summary = {"unused": unused, "score": {"clients": dict.fromkeys([*unused, "b"], 0.5)}}
+        (told,) = unused_words(summary, make_config(mixing=mixing))
+        return told
+
+    advice = "; try mixing.feedback=1 or smaller ranks."
+    assert words(1) == f"a1 uses less than half of its ranks{advice}"
+    assert words(3) == f"a1, a2 and a3 use less than half of their ranks{advice}"
+    assert words(8, feedback=1.0) == (
+        "8 of 9 clients, such as a1, a2 and a3, use less than half of their ranks; "
+        "smaller ranks would do."
+    )
     assert not list(unused_words({}, make_config()))

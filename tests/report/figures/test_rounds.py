@@ -20,8 +20,9 @@ def make_events(rounds=4):
             fitted = {"event": "fitted", "round": number, "client": client}
             beta = [0.0, 0.0] if number == 1 else [0.5 + 0.1 * place, 0.25]
             events.append({**fitted, "loss": 3.0 / number + place, "beta": beta})
-            members = {client: {"loss": 2.0 / number}}
-            events.append({"event": "validated", "round": number, "members": members})
+            scores = {"members": {client: {"loss": 2.0 / number}}}
+            scores["alone"] = {client: {"loss": 2.5 / number}}
+            events.append({"event": "validated", "round": number, **scores})
         opened = {client: [number % 2 == 0, True, False] for client in TASKS}
         events.append({"event": "routed", "round": number, "cohort": "core", "open": opened})
         weights = [[0, 0.7, 0.3], [0.6, 0, 0.4], [0.5, 0.5, 0]]
@@ -64,6 +65,15 @@ def test_losses_are_the_means_of_each_task():
     left, _ = losses_figure(make_events(), TASKS).axes
     line = next(line for line in left.lines if line.get_label() == "one")
     assert np.allclose(line.get_ydata(), [3.0 / n + 0.5 for n in (1, 2, 3, 4)])
+
+
+def test_the_loss_of_training_alone_is_dashed_beside_that_of_validation():
+    left, right = losses_figure(make_events(), TASKS).axes
+    lines = [line for line in right.lines if line.get_linestyle() == "--" and line.get_xdata().size]
+    assert len(lines) == 2 and np.allclose(lines[0].get_ydata(), [2.5 / n for n in (1, 2, 3, 4)])
+    told = [{k: v for k, v in event.items() if k != "alone"} for event in make_events()]
+    left, right = losses_figure(told, TASKS).axes
+    assert len(right.lines) == 2 and right.get_legend() is None
 
 
 def test_gates_show_what_was_told():

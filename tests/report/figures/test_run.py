@@ -54,6 +54,30 @@ def test_one_round_is_one_tick_and_the_test_stands_beside_it():
     assert ends[50.0] == "white" and ends[70.0] == PALETTE[0]
 
 
+def test_training_alone_is_a_dashed_line_where_it_was_validated():
+    tasks, found = {"a": "t", "b": "u"}, {"score": {"clients": {"a": 0.8, "b": 0.6}}}
+    solo = [
+        {"event": "validated", "round": n, "members": {c: {"score": 0.7}},
+         "alone": {c: {"score": 0.5 + 0.01 * n}}}
+        for n in (1, 2) for c in tasks
+    ]  # fmt: skip
+
+    def dashed(events):
+        axes = Figure().subplots()
+        draw_validation(axes, events, found, tasks)
+        legend = [text.get_text() for text in axes.get_legend().get_texts()]
+        own = [
+            line for line in axes.lines if line.get_linestyle() == "--" and len(line.get_xdata())
+        ]
+        return legend, own
+
+    legend, own = dashed(solo)
+    assert "alone" in legend and [line.get_color() for line in own] == list(PALETTE[:2])
+    assert own[0].get_ydata().tolist() == pytest.approx([51, 52])
+    legend, own = dashed([{k: v for k, v in event.items() if k != "alone"} for event in solo])
+    assert "alone" not in legend and not own
+
+
 def test_titles_say_what_came_of_it():
     found = {"strategy": "atlas", "rounds": 1, "gain": {"mean": 0.041, "worst": -0.02}}
     assert clients_title(found) == (

@@ -33,6 +33,7 @@ from atlas.federation.exchange.contents import tell_number
 from atlas.federation.exchange.message import Message, MessageError, encode
 from atlas.federation.exchange.transport import Failure, Reply, TaskName, read_request
 from atlas.federation.mixing.deliver import check_offers, shut_names, unpack_mixtures
+from atlas.federation.training.evaluate import Scores
 from atlas.federation.training.loop import Clock
 from atlas.runs.events import Progress
 
@@ -57,6 +58,14 @@ def _shut(group: ClientGroup, opened: Sequence[int] | None) -> set[str]:
     if not set(opened) <= set(modules):
         raise ValueError(f"modules {opened} are to be sent, but there are {len(modules)}")
     return shut_names(layout, [module in opened for module in modules])
+
+
+def _told(members: Mapping[str, Scores]) -> dict[str, dict[str, float | None]]:
+    """Scores by member as a reply has them."""
+    return {
+        member: {name: tell_number(value) for name, value in scores.items()}
+        for member, scores in members.items()
+    }
 
 
 class LocalEngine:
@@ -252,21 +261,22 @@ class LocalEngine:
     def _evaluate(self, group: ClientGroup, asked: Mapping[str, Message]) -> dict[str, Reply]:
         facts = next(iter(asked.values())).facts
         clients = sorted(asked)
+        found: dict[str, dict[str, dict[str, Scores]]] = {}
         if facts["split"] == "validation":
-            scores = validate(group, group.arms[arm_in_use(group)], clients)
-            members = {client: {client: scores[client]} for client in clients}
+            arms = {"members": group.arms[arm_in_use(group)]}
+            if facts.get("beside"):
+                arms["alone"] = final_cohort(group, facts["beside"], clients)
+            scored = validate(group, list(arms.values()), clients)
+            for fact, scores in zip(arms, scored, strict=True):
+                found[fact] = {client: {client: scores[client]} for client in clients}
         else:
             cohort = final_cohort(group, facts["arm"], clients)
             written = None if self.progress is None else partial(self.progress, "answers")
-            members = score_on_test(group, cohort, clients, written)
-        told = {
-            client: {
-                member: {name: tell_number(value) for name, value in scores.items()}
-                for member, scores in members[client].items()
-            }
+            found["members"] = score_on_test(group, cohort, clients, written)
+        return {
+            client: encode({}, {fact: _told(own[client]) for fact, own in found.items()})
             for client in clients
         }
-        return {client: encode({}, {"members": told[client]}) for client in clients}
 
     def _adapter(self, group: ClientGroup, asked: Mapping[str, Message]) -> dict[str, Reply]:
         facts = next(iter(asked.values())).facts

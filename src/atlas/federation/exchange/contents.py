@@ -270,28 +270,42 @@ class EvaluateRequest(Facts):
 
     split: Literal["validation", "test"] = Field(description="on which data")
     arm: Literal["held", "final", "alone"] = Field(description="which adapter; see `ARMS`")
+    beside: Literal["alone"] | None = Field(
+        None, description="of validation data: the shadow is scored as well; null: it is not"
+    )
 
     @model_validator(mode="after")
     def _arm_of_split(self) -> EvaluateRequest:
         if self.arm not in ARMS[self.split]:
             raise ValueError(f"{self.split} data is for {' and '.join(ARMS[self.split])}")
+        if self.beside and self.split != "validation":
+            raise ValueError("on test data every adapter is asked for by itself")
         return self
+
+
+ScoresOf = dict[Name, Annotated[dict[Name, Number | None], Field(max_length=MOST)]]
+"""Metrics by whose data it is."""
 
 
 class EvaluateReply(Facts):
     """Scores."""
 
-    members: dict[Name, Annotated[dict[Name, Number | None], Field(max_length=MOST)]] = Field(
+    members: ScoresOf = Field(
         max_length=MOST,
         description="metrics by whose data it is: of validation data the client itself, of test "
         "data everybody who shares its adapter. `loss` always, null if it is not finite; "
         "`accuracy` and `score`, the task's own metric, unless it is validation data of a task "
         "without labels",
     )
+    alone: ScoresOf = Field(
+        default_factory=dict,
+        max_length=MOST,
+        description="there if asked for: the same of the client's shadow",
+    )
 
     @model_validator(mode="after")
     def _are_scores(self) -> EvaluateReply:
-        for scores in self.members.values():
+        for scores in (*self.members.values(), *self.alone.values()):
             if "loss" not in scores:
                 raise ValueError("members: a loss is missing")
             others = [value for name, value in scores.items() if name != "loss"]

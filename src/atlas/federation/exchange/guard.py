@@ -89,8 +89,16 @@ class Expected:
         return self.dtype.itemsize * numbers + ENTRY * len(self.shapes) + self.slack
 
 
-def expect_scores(members: Collection[str], metrics: Collection[str] = ()) -> Expected:
-    """A reply to `evaluate` that tells of these clients, and at least these metrics of each."""
+def expect_scores(
+    members: Collection[str], metrics: Collection[str] = (), *, alone: bool = False
+) -> Expected:
+    """A reply to `evaluate` that tells of these clients, and at least these metrics of each.
+
+    Args:
+        members: The clients.
+        metrics: What must be told of each.
+        alone: Whether it tells the same metrics of their shadows, which else it must not.
+    """
     wanted = set(members)
 
     def odd(facts: Mapping[str, Any]) -> str:
@@ -98,9 +106,16 @@ def expect_scores(members: Collection[str], metrics: Collection[str] = ()) -> Ex
         if set(told) != wanted:
             return f"members: not those of {', '.join(sorted(wanted))}"
         short = [name for name in metrics if any(name not in scores for scores in told.values())]
-        return f"members: {short[0]} is missing" if short else ""
+        if short:
+            return f"members: {short[0]} is missing"
+        solo: Mapping[str, Mapping[str, object]] = facts.get("alone", {})
+        if not alone:
+            return "alone: was not asked for" if solo else ""
+        same = {client: set(scores) for client, scores in told.items()}
+        differs = {client: set(scores) for client, scores in solo.items()} != same
+        return "alone: not the clients and metrics of members" if differs else ""
 
-    return Expected(slack=SIZE_SLACK + ENTRY * len(wanted), odd=odd)
+    return Expected(slack=SIZE_SLACK + ENTRY * len(wanted) * (1 + alone), odd=odd)
 
 
 def check_reply(data: bytes, content: Content, expected: Expected) -> Message | Refusal:

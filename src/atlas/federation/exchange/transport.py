@@ -196,8 +196,9 @@ CONTRACTS: Mapping[TaskName, TaskContract] = {
         does="Scores an adapter: what it would answer with now (`held`: its personal adapter if "
         "there is one) on validation data; what it ends with (`final`) or would have without the "
         "others (`alone`: the shadow) on test data, which nothing else ever reads. Under "
-        "`keep_best` it ends with the shadow if that is clearly better on validation data.",
-        fails="`alone` is asked of a client without a shadow.",
+        "`keep_best` it ends with the shadow if that is clearly better on validation data. Asked "
+        "for it, it scores the shadow on validation data beside what it holds.",
+        fails="`alone` is asked of a client without a shadow, by itself or beside another.",
     ),
     "adapter": TaskContract(
         Content(AdapterRequest),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from atlas.backbones.adapter_folder import Collected, write_folder
+from atlas.backbones.adapter_folder import Collected, vllm_rank, write_folder
 from atlas.build.models import text_limits
 from atlas.config.load import load_resolved_federation
 from atlas.errors import InputError
@@ -20,8 +20,9 @@ def export_all(folder: RunFolder, to: Path) -> dict[str, Any]:
     A client whose adapter is damaged is left out and named; the others are written.
 
     Returns:
-        The `folder`, the `clients` in it, those of them that `only_peft` serves, and who was
-        `left_out`, with reasons.
+        The `folder`, the `clients` in it, those of them that `only_peft` serves with the reason of
+        each (`refused`), the `max_lora_rank` that vLLM must be told for the others (null if there
+        are none), and who was `left_out`, with reasons.
 
     Raises:
         InputError: The run has no adapters, none of them can be read, or the folder will not do.
@@ -40,10 +41,13 @@ def export_all(folder: RunFolder, to: Path) -> dict[str, Any]:
         first = next(iter(left_out.items()))
         raise InputError(f"{folder.path}: no adapter can be read; {first[0]}: {first[1]}")
     with fresh_target(to):
-        only_peft = write_folder(to, found, left_out)
+        write_folder(to, found, left_out)
+    refused = {client.id: client.refused() for client in found if client.refused()}
     return {
         "folder": str(to),
         "clients": [client.id for client in found],
-        "only_peft": only_peft,
+        "only_peft": list(refused),
+        "refused": refused,
+        "max_lora_rank": vllm_rank(found) or None,
         "left_out": left_out,
     }

@@ -47,7 +47,7 @@ def finish(
         raise RuntimeError(f"no client ever gave a usable reply: {reasons_of(federation.state)}")
     server = closing_server(federation, observe)
     scores = tested_scores(federation, server, "final")
-    solo = tested_scores(federation, server, "alone") if federation.has_shadows else None
+    solo = tested_scores(federation, server, "alone") if federation.plan.shadows else None
     if solo is not None:
         # A gain takes both; who told only one of them is left out.
         scores = {client: found for client, found in scores.items() if client in solo}

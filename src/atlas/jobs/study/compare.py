@@ -46,6 +46,8 @@ def run_study(
         if finished.summary is None:
             return None
         outcomes.append(read_outcome(case, finished.folder, finished.summary))
+        if finished.asked:
+            return None
     done = len(study.configs)
     if study.federations:
         compared = tell_alone(outcomes[:done], study.federations)

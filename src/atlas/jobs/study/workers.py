@@ -12,6 +12,7 @@ worker at its next round.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import queue
 import subprocess
@@ -76,11 +77,17 @@ def run_apart(study: Study, folder: Path, workers: int, say: Say) -> bool:
         RuntimeError: If a worker failed; what the others finished is kept.
     """
     said: queue.Queue[dict[str, Any] | None] = queue.Queue()
-    started = [_start(share, folder, said) for share in deal(study, workers)]
-    running, stopped = len(started), False
+    started: list[subprocess.Popen[str]] = []
+    stopped = False
     failure: Exception | None = None
     with stop_after_round(partial(_ask_to_stop, started)) as asked:
         try:
+            for share in deal(study, workers):
+                if not asked.requested:
+                    started.append(_start(share, folder, said))
+            if asked.requested:
+                _ask_to_stop(started)  # also whom the signal met before it was in the list
+            running = len(started)
             while running:
                 news = said.get()
                 if news is None:
@@ -96,7 +103,7 @@ def run_apart(study: Study, folder: Path, workers: int, say: Say) -> bool:
         if failure is not None:
             raise failure
         raise RuntimeError(f"a worker ended with exit code {next(filter(None, codes))}")
-    return not stopped and not any(codes)
+    return not (asked.requested or stopped or any(codes))
 
 
 def _failure(news: Mapping[str, Any]) -> Exception | None:
@@ -139,16 +146,25 @@ def _start(
         }
         for number, case, config in share
     ]
-    process.stdin.write(json.dumps(jobs))
-    process.stdin.close()
+    # One that was stopped before it could read has an exit code that says so.
+    with contextlib.suppress(BrokenPipeError):
+        process.stdin.write(json.dumps(jobs))
+    with contextlib.suppress(BrokenPipeError):
+        process.stdin.close()
     threading.Thread(target=_listen, args=(process.stdout, said), daemon=True).start()
     return process
 
 
 def _listen(lines: IO[str], said: queue.Queue[dict[str, Any] | None]) -> None:
-    for line in lines:
-        said.put(json.loads(line))
-    said.put(None)
+    try:
+        for line in lines:
+            # A library may print there too, and a worker that is killed may leave half a line.
+            with contextlib.suppress(ValueError):
+                news = json.loads(line)
+                if isinstance(news, dict) and "said" in news:
+                    said.put(news)
+    finally:
+        said.put(None)  # or the parent would wait for ever
 
 
 def main() -> None:
@@ -164,10 +180,11 @@ def main() -> None:
             _give_up(job["number"], str(error), BAD_INPUT)
         except (RuntimeError, OSError, MemoryError) as error:
             _give_up(job["number"], f"{type(error).__name__}: {error}", FAILED)
-        if finished.summary is None:
+        if finished.summary is not None:
+            say("ended")
+        if finished.summary is None or finished.asked:
             say("stopped")
             return
-        say("ended")
 
 
 def _watch(say: partial[None], event: str, fields: Mapping[str, object]) -> None:

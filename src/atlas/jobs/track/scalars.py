@@ -12,6 +12,8 @@ MOST_CLIENTS = 64
 """Beyond so many, clients have no curves of their own; events draw the same line."""
 STEPS = ("trained", "measured")
 """Events of memory and grokking runs that count steps, not rounds."""
+CLIENT_FIGURES = ("loss", "score", "alone", "accept")
+"""What has a curve for each client."""
 ADDRESS = ("event", "time", "round", "step", "arm")
 
 
@@ -36,7 +38,7 @@ def round_scalars(events: Sequence[Mapping[str, Any]]) -> list[Scalar]:
     clients = client_round_rows(events)
     if len({row["client"] for row in clients}) <= MOST_CLIENTS:
         for row in clients:
-            own: dict[str, Any] = {k: row[k] for k in ("loss", "score", "accept") if k in row}
+            own: dict[str, Any] = {k: row[k] for k in CLIENT_FIGURES if k in row}
             found += _numbers(own, row["round"], f"/{row['client']}")
     return found
 

@@ -9,7 +9,7 @@ import re
 import statistics
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -19,6 +19,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocato
 
 from atlas.report.colours import PALETTE as PALETTE
 from atlas.report.read.log import Events as Events
+from atlas.report.read.log import Scored, validated
 from atlas.runs.folder import RunFolder
 
 Line = TypeVar("Line", str, int)
@@ -26,6 +27,18 @@ Line = TypeVar("Line", str, int)
 DPI = 110
 EDGE = 0.08
 """Inches left free around axes."""
+
+
+GREY = "#475569"
+"""Of a legend's mark that stands for lines of several colours."""
+ALONE_LINE: dict[str, Any] = {
+    "linestyle": (0, (4, 2.5)),
+    "linewidth": 1.3,
+    "marker": "o",
+    "markersize": 3,
+    "markerfacecolor": "white",
+}
+"""How training alone is drawn beside a line of the same colour; hollow as its other marks are."""
 
 
 def new_figure(width: float, height: float) -> Figure:
@@ -37,25 +50,23 @@ def new_figure(width: float, height: float) -> Figure:
 
 
 def mean_scores(
-    events: Events, line_of: Callable[[str], Line | None]
+    events: Events, line_of: Callable[[str], Line | None], scored: Scored = "members"
 ) -> dict[Line, dict[int, float]]:
     """Mean validation score in percent, by line and round, both in order.
 
     Args:
         events: Of the run.
         line_of: The line a client counts for; None leaves it out.
+        scored: Of what clients hold, or of training alone.
     """
     found: dict[Line, dict[int, list[float]]] = {}
-    for event in events:
-        if event["event"] != "validated":
-            continue
-        for client, scores in (event["members"] or {}).items():
-            line = line_of(client)
-            if line is not None and scores.get("score") is not None:
-                rounds = found.setdefault(line, {})
-                rounds.setdefault(event["round"], []).append(scores["score"])
+    for client, scores in validated(events, "score", 100, scored).items():
+        line = line_of(client)
+        if line is not None:
+            for number, score in scores.items():
+                found.setdefault(line, {}).setdefault(number, []).append(score)
     return {
-        line: {number: 100 * statistics.fmean(found[line][number]) for number in sorted(rounds)}
+        line: {number: statistics.fmean(found[line][number]) for number in sorted(rounds)}
         for line, rounds in sorted(found.items())
     }
 

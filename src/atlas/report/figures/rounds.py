@@ -18,6 +18,8 @@ from numpy.typing import NDArray
 
 from atlas.report.colours import colour, task_slots
 from atlas.report.figures.drawing import (
+    ALONE_LINE,
+    GREY,
     PALETTE,
     Events,
     new_figure,
@@ -59,17 +61,28 @@ def round_figures(events: Events) -> Iterator[tuple[str, Figure]]:
 
 
 def losses_figure(events: Events, tasks: Mapping[str, str]) -> Figure | None:
-    """Training and validation loss by task: the mean of its clients, and all of them as a band."""
+    """Training and validation loss by task: the mean of its clients, and all of them as a band.
+
+    The validation loss of training alone is dashed, without a band.
+    """
     told = (by_client(events, "fitted", "loss"), validated(events, "loss"))
     trained, checked = (grouped(found, tasks) for found in told)
+    solo = grouped(validated(events, "loss", scored="alone"), tasks)
     if not trained:
         return None
     figure = new_figure(10.4, 4.0)
     left, right = figure.subplots(1, 2)
     draw_bands(left, trained, tasks)
     left.set(xlabel="round", ylabel="loss", title="Training: mean and range of each task's clients")
+    slots = task_slots(tasks.values())
+    for task, rounds in solo.items():
+        means = [statistics.fmean(losses) for losses in rounds.values()]
+        right.plot(list(rounds), means, **ALONE_LINE, color=colour(slots.get(task, 0)))
     draw_bands(right, checked, tasks)
     right.set(xlabel="round", ylabel="loss", title="Validation")
+    if solo:
+        right.plot([], [], **ALONE_LINE, color=GREY, label="training alone")
+        right.legend(handles=right.lines[-1:], frameon=False)
     if checked:
         left.legend(frameon=False)
     return figure

@@ -15,7 +15,9 @@ from matplotlib.ticker import MaxNLocator
 
 from atlas.report.colours import ALONE, MAJORITY, colour, task_slots
 from atlas.report.figures.drawing import (
+    ALONE_LINE,
     DPI,
+    GREY,
     PALETTE,
     Events,
     least_span,
@@ -224,15 +226,18 @@ def draw_validation(
 ) -> None:
     """One line per task over rounds and, right of it, what its clients reach on test data.
 
-    Training alone is not validated in every round, so that it has no line of its own: its test
-    score stands as a hollow mark beside that of the run.
+    Training alone is dashed in the colour of its task, with a hollow mark for its test score.
     """
     slots = task_slots(tasks.values())
     lines = mean_scores(events, lambda client: tasks.get(client, client))
+    solo = mean_scores(events, lambda client: tasks.get(client, client), "alone")
     last = max((number for rounds in lines.values() for number in rounds), default=0)
     for task, rounds in lines.items():
         ink = colour(slots.get(task, 0))
         axes.plot(list(rounds), list(rounds.values()), "o-", color=ink, markersize=3, label=task)
+    for task, rounds in solo.items():
+        ink = colour(slots.get(task, 0))
+        axes.plot(list(rounds), list(rounds.values()), **ALONE_LINE, color=ink)
     ends = {"federated": summary["score"]["clients"]}
     ends |= {"alone": summary["alone"]["clients"]} if "alone" in summary else {}
     for task, slot in slots.items():
@@ -248,11 +253,10 @@ def draw_validation(
     axes.set_xticks([t for t in axes.get_xticks() if 1 <= t <= last] + [last + 1])
     axes.set_xticklabels([*(f"{t:g}" for t in axes.get_xticks()[:-1]), "test"])
     if lines:
+        if solo:
+            axes.plot([], [], **ALONE_LINE, color=GREY, label="alone")
         axes.plot([], [], "D", color=GREY, markerfacecolor="white", label="alone, test")
         axes.legend(frameon=False, fontsize=8.5)
-
-
-GREY = "#475569"
 
 
 def draw_clients(axes: Axes, summary: Mapping[str, Any], tasks: Mapping[str, str]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 Events = Sequence[Mapping[str, Any]]
 """As `runs.events.read_events` gives them."""
@@ -50,11 +50,17 @@ def shrunk(events: Events, field: str) -> Rounds:
     return found
 
 
-def validated(events: Events, score: str, factor: float = 1.0) -> Rounds:
-    """A validation score of every client by round."""
+Scored = Literal["members", "alone"]
+"""Whose validation an event tells: clients', or that of their shadows, which train alone."""
+
+
+def validated(
+    events: Events, score: str, factor: float = 1.0, scored: Scored = "members"
+) -> Rounds:
+    """A validation score of every client by round; nothing alone where nobody trained so."""
     found: Rounds = {}
     for event in events_of(events, "validated"):
-        for client, scores in (event["members"] or {}).items():
+        for client, scores in (event.get(scored) or {}).items():
             value = scores.get(score)
             if value is not None:
                 found.setdefault(client, {})[int(event["round"])] = factor * value

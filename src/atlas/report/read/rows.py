@@ -60,7 +60,7 @@ def round_rows(events: Events) -> Rows:
     rounds: dict[int, dict[str, list[float]]] = {}
     for each in client_round_rows(events):
         kept = rounds.setdefault(each["round"], {})
-        for key in ("loss", "score", "accept"):
+        for key in ("loss", "score", "alone", "accept"):
             if each.get(key) is not None:
                 kept.setdefault(key, []).append(each[key])
     errors: dict[int, list[float]] = {}
@@ -79,7 +79,11 @@ def round_rows(events: Events) -> Rows:
 
 
 def client_round_rows(events: Events) -> Rows:
-    """One row for each client in each round: training loss, validation score, what it accepted."""
+    """One row for each client in each round.
+
+    Training loss, validation score, that of training alone where there is a shadow, and what the
+    client accepted.
+    """
     rows: dict[tuple[int, str], dict[str, Any]] = {}
 
     def row(number: int, client: str) -> dict[str, Any]:
@@ -92,8 +96,9 @@ def client_round_rows(events: Events) -> Rows:
         elif event["event"] == "delivered":
             row(event["round"], event["client"])["accept"] = event["accept"]
         elif event["event"] == "validated":
-            for client, scores in (event["members"] or {}).items():
-                row(event["round"], client)["score"] = scores.get("score")
+            for column, scored in (("score", "members"), ("alone", "alone")):
+                for client, scores in (event.get(scored) or {}).items():
+                    row(event["round"], client)[column] = scores.get("score")
     return [rows[key] for key in sorted(rows)]
 
 

@@ -47,6 +47,7 @@ def _federation(events: Events) -> Iterator[Line]:
     tasks = read_tasks(events)
     found: dict[str, tuple[Rounds, bool]] = {
         "validation, %": (validated(events, "score", 100), True),
+        "alone, %": (validated(events, "score", 100, "alone"), True),
         "training loss": (by_client(events, "fitted", "loss"), False),
     }
     for what, (lines, higher) in found.items():

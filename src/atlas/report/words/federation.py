@@ -17,6 +17,8 @@ from atlas.report.words.english import (
 )
 
 Summary = Mapping[str, Any]
+MOST_EXAMPLES = 3
+"""Clients that a warning names where it holds for many."""
 
 
 def federation_words(summary: Summary, events: Events, config: FederationConfig) -> str:
@@ -125,18 +127,17 @@ def unused_words(summary: Summary, config: FederationConfig) -> Iterator[str]:
     unused = summary.get("unused")
     if not unused:
         return
+    # The summary and the report's table name all of them, with how much lies beyond which rank.
     clients = sorted(unused, key=lambda client: (-unused[client]["rank"], client))
-    worst = unused[clients[0]]
-    one = len(clients) == 1
-    its, whose = ("its", "its change") if one else ("their", f"the change of {clients[0]}")
+    who = listed(clients)
+    if len(clients) > MOST_EXAMPLES:
+        count = counted(len(summary["score"]["clients"]), "client")
+        who = f"{len(clients)} of {count}, such as {listed(clients[:MOST_EXAMPLES])},"
+    use, its = ("uses", "its") if len(clients) == 1 else ("use", "their")
     advice = "smaller ranks would do"
     if not config.mixing.feedback and config.mixing.cut == "leading":
-        advice = f"mixing.feedback=1 keeps what mixing with smaller ranks cuts off, or {advice}"
-    yield (
-        f"{listed(clients)} {'uses' if one else 'use'} less than half of {its} ranks: of {whose}, "
-        f"of rank up to {worst['rank']}, {100 * worst['beyond']:.1f} % lies beyond rank "
-        f"{worst['used']}; {advice}."
-    )
+        advice = "try mixing.feedback=1 or smaller ranks"
+    yield f"{who} {use} less than half of {its} ranks; {advice}."
 
 
 def step_words(summary: Summary) -> Iterator[str]:

@@ -104,8 +104,8 @@
   };
 
   /** What is remembered of a chart between drawings: hidden lines, the slider. */
-  A.remembered = (key) => {
-    if (!A.state.has(key)) A.state.set(key, { hidden: new Set(), frame: null });
+  A.remembered = (key, spec) => {
+    if (!A.state.has(key)) A.state.set(key, { hidden: new Set(spec.hidden), frame: null });
     return A.state.get(key);
   };
 
@@ -123,7 +123,7 @@
     const again = () => {
       if (!width) return;
       const svg = A.svg("svg", { role: "img", "aria-label": spec.alt || words });
-      const around = draw(svg, width, spec, A.remembered(key), again) || {};
+      const around = draw(svg, width, spec, A.remembered(key, spec), again) || {};
       svg.setAttribute("viewBox", `0 0 ${width} ${around.height}`);
       svg.setAttribute("height", around.height);
       const kept = body.firstChild;

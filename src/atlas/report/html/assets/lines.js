@@ -38,7 +38,9 @@
     if (series.faint || series.x.length > 30) return;
     series.x.forEach((x, n) => {
       if (!A.isNumber(series.y[n])) return;
-      svg.append(A.svg("path", { d: A.mark(series.shape, 3.4), fill: A.ink(series.colour),
+      svg.append(A.svg("path", { d: A.mark(series.shape, 3.4),
+        fill: series.hollow ? "var(--card)" : A.ink(series.colour),
+        stroke: series.hollow ? A.ink(series.colour) : undefined,
         transform: `translate(${place.x(x).toFixed(1)} ${place.y(series.y[n]).toFixed(1)})` }));
     });
   }
@@ -106,7 +108,7 @@
     const entries = names.map((name) => {
       const first = spec.series.find((series) => groupOf(series) === name);
       const many = spec.series.filter((series) => groupOf(series) === name).length > 1;
-      return { name, colour: many && first.faint ? "soft" : first.colour, dash: first.dash, faint: first.faint };
+      return { name, colour: many ? "soft" : first.colour, dash: first.dash, faint: first.faint };
     });
     const bands = [...new Map((spec.spans || []).map((span) => [span.name, span])).values()]
       .map((span) => ({ name: span.name, colour: span.colour, block: true, fixed: true }));

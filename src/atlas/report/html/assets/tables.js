@@ -87,7 +87,7 @@
   A.numbers = (spec, key) => {
     const make = BEHIND[spec.type];
     if (!make) return null;
-    const memory = A.remembered(key);
+    const memory = A.remembered(key, spec);
     const holder = A.el("div", {});
     const node = A.el("details", { class: "numbers", open: memory.open ? true : undefined },
       A.el("summary", { text: "Numbers" }), holder);

@@ -28,6 +28,9 @@ from atlas.report.tables.runs import ranks_text, task_text
 
 RESULTS = "Results"
 ROUNDS = "Over the rounds"
+EACH_ALONE = "each alone"
+"""Thin lines that are there to be switched on: with all others they are too many to read."""
+_DASHED = " Dashed is training alone, the same training without the others."
 
 
 def clients_section(run: RunSource) -> Section | None:
@@ -122,29 +125,33 @@ def scores_section(run: RunSource) -> Section | None:
     if not found:
         return None
     axis = {**SCORE, "label": "validation score, %"}
+    alone = validated(run.events, "score", 100, "alone")
+    gap = " A dashed line above its full one: training alone is ahead." if alone else ""
     return Section(
         "scores",
         ROUNDS,
         "Scores over the rounds",
         "Validation scores after every round: the mean of each task's clients, all of them as a "
-        "band, and each client as a thin line.",
+        f"band, and each client as a thin line.{_DASHED if alone else ''}",
         "Look for lines that still rise at the end (more rounds would help) and for bands that "
-        "widen (some clients are left behind).",
-        charts=[lines(_by_task(run, found), ROUND, axis, wide=True)],
+        f"widen (some clients are left behind).{gap}",
+        charts=[lines(_by_task(run, found, alone), ROUND, axis, wide=True, hidden=[EACH_ALONE])],
     )
 
 
 def losses_section(run: RunSource) -> Section | None:
     """Training and validation losses over rounds."""
     charts = []
-    found = {
-        "training": by_client(run.events, "fitted", "loss"),
-        "validation": validated(run.events, "loss"),
+    alone = validated(run.events, "loss", scored="alone")
+    found: dict[str, tuple[Rounds, Rounds]] = {
+        "training": (by_client(run.events, "fitted", "loss"), {}),
+        "validation": (validated(run.events, "loss"), alone),
     }
-    for name, own in found.items():
+    for name, (own, solo) in found.items():
         if own:
             axis = {"label": f"{name} loss", "span": 0.02}
-            charts.append(lines(_by_task(run, own), ROUND, axis, title=f"Loss in {name}"))
+            more = {"title": f"Loss in {name}", "hidden": [EACH_ALONE]}
+            charts.append(lines(_by_task(run, own, solo), ROUND, axis, **more))
     if not charts:
         return None
     return Section(
@@ -152,7 +159,7 @@ def losses_section(run: RunSource) -> Section | None:
         ROUNDS,
         "Losses over the rounds",
         "Training loss of every round and loss on validation data, by task: mean, range and each "
-        "client.",
+        f"client.{_DASHED if alone else ''}",
         "Look for training loss that falls while validation loss rises: that is learning by heart.",
         charts=charts,
     )
@@ -166,15 +173,28 @@ def task_bands(run: RunSource, found: Rounds) -> list[Spec]:
     ]
 
 
-def _by_task(run: RunSource, found: Rounds) -> list[Spec]:
+def _by_task(run: RunSource, found: Rounds, alone: Rounds) -> list[Spec]:
+    """A line for each task and, thin, for each client; dashed what they reach alone."""
     series = task_bands(run, found)
-    if len(found) <= MOST_LINES and len(found) > len(series):
-        series += [
-            line(found[client], client, run.slot(client), faint=True, group="each client")
-            for client in run.clients
-            if client in found
-        ]
+    each = len(series) < len(found) <= MOST_LINES
+    for spec in task_bands(run, alone):
+        # A second band in the same colour could not be told from the first.
+        own = {key: value for key, value in spec.items() if key not in ("low", "high")}
+        own["name"] = f"{spec['name']}, alone"
+        series.append({**own, "dash": True, "hollow": True, "group": "alone"})
+    if each:
+        series += _thin(run, found, "each client")
+        series += _thin(run, alone, EACH_ALONE, dash=True)
     return series
+
+
+def _thin(run: RunSource, found: Rounds, group: str, **more: object) -> list[Spec]:
+    """A line for each client, which the legend switches together."""
+    return [
+        line(found[client], client, run.slot(client), faint=True, group=group, **more)
+        for client in run.clients
+        if client in found
+    ]
 
 
 SHAPES = ("circle", "square", "up", "diamond", "down", "plus")
