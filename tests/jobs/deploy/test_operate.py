@@ -1,5 +1,7 @@
 """Following a run of a deployment whose server is slow, or gone."""
 
+import json
+
 import httpx
 import pytest
 
@@ -49,3 +51,20 @@ def test_where_nobody_listens_the_server_is_gone_at_once(follow):
     control = Answers(UNDER_WAY, httpx.ConnectError("refused"), WELL)
     assert follow(control).details == "the server is gone (ConnectError)"
     assert control.asked == 2
+
+
+def test_a_resumed_run_tells_where_it_goes_on(tmp_path, follow, monkeypatch):
+    """It takes back what it had told of a round that was not saved; the log is shorter then."""
+    place, told = RunFolder(tmp_path), []
+
+    def write(*events):
+        place.events.write_text("".join(json.dumps(event) + "\n" for event in events))
+
+    saved = {"event": "round_finished", "time": "1", "round": 1}
+    lost = [{"event": name, "time": "2", "round": 2} for name in ("round_started", "fitted")]
+    write(saved, *lost)
+    control = Answers(UNDER_WAY, UNDER_WAY, UNDER_WAY, WELL)
+    logs = iter([[saved, *lost], [saved], [saved, {"event": "resumed", "time": "3", "after": 1}]])
+    monkeypatch.setattr(operate.time, "sleep", lambda _: write(*next(logs)))
+    operate._follow(control, 1, place, lambda name, fields: told.append((name, fields)))
+    assert told == [("resumed", {"after": 1})]

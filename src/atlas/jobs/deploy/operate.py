@@ -176,7 +176,7 @@ def _open(folder: Path, overrides: Sequence[str], resume: str) -> RunFolder:
 
 def _follow(control: Control, number: int, place: RunFolder, watch: Observe | None) -> RunStatus:
     """Pass on a run's events until Flower says that it is over."""
-    seen = len(read_events(place.events)) if place.events.exists() else 0
+    seen = _events(place)
     heard = time.monotonic()
     while True:
         try:
@@ -186,12 +186,23 @@ def _follow(control: Control, number: int, place: RunFolder, watch: Observe | No
             # A server that is late answers the next time; the run itself does not wait for us.
             gone = not isinstance(error, SLOW) or time.monotonic() - heard >= PATIENCE
             status = RunStatus(gone, False, f"the server is gone ({type(error).__name__})")
-        events = read_events(place.events) if place.events.exists() else []
-        for event in events[min(seen, len(events)) :]:
+        events = _events(place)
+        for event in _news(seen, events):
             told = {key: value for key, value in event.items() if key not in ("event", "time")}
             if watch is not None:
                 watch(str(event["event"]), told)
-        seen = len(events)
+        seen = events
         if status.over:
             return status
         time.sleep(PAUSE)
+
+
+def _events(place: RunFolder) -> list[dict[str, Any]]:
+    return read_events(place.events) if place.events.exists() else []
+
+
+def _news(seen: list[dict[str, Any]], events: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """What came since; a resumed run first takes back what it had told of an unsaved round."""
+    pairs = enumerate(zip(seen, events, strict=False))
+    same = next((at for at, (old, new) in pairs if old != new), min(len(seen), len(events)))
+    return events[same:]
