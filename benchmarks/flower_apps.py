@@ -1,4 +1,8 @@
-"""Apps that Flower starts for `flower_overhead.py`: bare ones, and one that loads its model."""
+"""Apps that Flower starts for `flower_overhead.py`.
+
+One notes every exchange of a run's server with its nodes, one sends the same bytes again in the
+same order and does nothing with them, one loads its model for every message.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +10,8 @@ import json
 import os
 import time
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
@@ -16,14 +20,76 @@ from atlas.engines.flower.client_app import FOLDER
 from atlas.engines.flower.post import Post
 from atlas.engines.flower.records import Parcel, pack, unpack
 from atlas.engines.flower.server_app import server_app
+from atlas.federation.exchange.transport import Failure
+from atlas.jobs.deploy.serve import HOME, make_run
 
-BYTES = "ATLAS_BENCH_BYTES"
-ROUNDS = 3
+ROUND = ("fit", "deliver")
+"""What clients are asked in every round: two messages each."""
 
 
-def echo(message: Message, context: Context) -> Message:
-    """Send back what came: Flower's own latency for so many bytes."""
-    return Message(pack(unpack(message.content)), reply_to=message)
+def notes_of(run: str) -> str:
+    """The file of a run's exchanges."""
+    return f"{run}-exchanges.jsonl"
+
+
+class NotingPost(Post):
+    """Notes how long exchanges took, and how many bytes went to and came from which node."""
+
+    def exchange(
+        self, parcels: Mapping[str, tuple[int, Parcel]], about: str
+    ) -> dict[str, Parcel | Failure]:
+        """As `Post.exchange`."""
+        began = time.perf_counter()
+        answers = super().exchange(parcels, about)
+        seconds = time.perf_counter() - began
+        sizes = {
+            name: [node, size_of(parcel), size_of(answers[name])]
+            for name, (node, parcel) in parcels.items()
+        }
+        note({"about": about, "seconds": seconds, "sizes": sizes})
+        return answers
+
+
+def size_of(parcel: Parcel | Failure) -> int:
+    """Bytes of payloads and of what goes with them."""
+    if isinstance(parcel, Failure):
+        raise RuntimeError(f"nothing to compare with: {parcel.reason}")
+    return sum(map(len, parcel.payloads)) + len(json.dumps(dict(parcel.facts)))
+
+
+_RUN = {"name": ""}
+
+
+def note(entry: Mapping[str, Any]) -> None:
+    """Add an exchange to the file of the run under way."""
+    with (Path(os.environ[HOME]) / notes_of(_RUN["name"])).open("a") as file:
+        file.write(json.dumps(entry) + "\n")
+
+
+def make_noted_run(post: Post, config: Mapping[str, object]) -> None:
+    """A run as ever, its exchanges noted."""
+    _RUN["name"] = str(config["run"])
+    make_run(NotingPost(post.grid, post.run, post.task), config)
+
+
+def send_again(post: Post, config: Mapping[str, object]) -> None:
+    """What was sent in the rounds of a noted run, to the same nodes in the same order."""
+    lines = (Path(os.environ[HOME]) / notes_of(str(config["run"]))).read_text().splitlines()
+    _RUN["name"] = "bare"
+    again = NotingPost(post.grid, post.run, post.task, deadline=120.0)
+    for entry in map(json.loads, lines):
+        if entry["about"] in ROUND:
+            parcels = {
+                name: (node, Parcel({"back": back}, [os.urandom(there)]))
+                for name, (node, there, back) in entry["sizes"].items()
+            }
+            again.exchange(parcels, entry["about"])
+
+
+def send_back(message: Message, context: Context) -> Message:
+    """As many bytes as are asked for: Flower's own latency."""
+    parcel = unpack(message.content)
+    return Message(pack(Parcel({}, [os.urandom(parcel.number("back"))])), reply_to=message)
 
 
 def load_and_answer(message: Message, context: Context) -> Message:
@@ -34,22 +100,9 @@ def load_and_answer(message: Message, context: Context) -> Message:
     return Message(pack(trainer.answer(unpack(message.content))), reply_to=message)
 
 
-def send_bytes(post: Post, config: Mapping[str, object]) -> None:
-    """Two messages to every node in each round, and how long the rounds took."""
-    size, home = int(os.environ[BYTES]), Path(os.environ["ATLAS_DEPLOY"])
-    took = []
-    nodes = sorted(post.grid.get_node_ids())
-    for _ in range(ROUNDS):
-        began = time.perf_counter()
-        for payload in (os.urandom(size), os.urandom(size)):
-            parcels = {str(node): (node, Parcel({}, [payload])) for node in nodes}
-            replace(post, deadline=120.0).exchange(parcels, "bare")
-        took.append(time.perf_counter() - began)
-    (home / "bare.json").write_text(json.dumps(took))
-
-
 bare_client = ClientApp()
-bare_client.query()(echo)
+bare_client.query()(send_back)
 loading_client = ClientApp()
 loading_client.query()(load_and_answer)
-bare_server = server_app(send_bytes)
+noting_server = server_app(make_noted_run)
+bare_server = server_app(send_again)

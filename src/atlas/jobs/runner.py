@@ -188,12 +188,16 @@ def _make(
     folder = open_folder(ranks)
     if not ranks.first:
         return follow(job, folder, ranks)
-    finished = carry_on(job, folder, watch)
+    return reported(carry_on(job, folder, watch), config)
+
+
+def reported(finished: Finished, config: RunConfig) -> Finished:
+    """The same run, with the page that its settings ask for if it is finished."""
     if finished.summary is not None and config.report:
         # Late: training can use the memory that pages take.
         from atlas.report.html.page import write_report
 
-        write_report([folder.path])
+        write_report([finished.folder.path])
     return finished
 
 

@@ -17,7 +17,7 @@ def settings(*more):
     sizes = [f"data.{name}={size}" for name, size in SIZES.items()]
     base = ["backbone.name=tiny", "backbone.dtype=float64", "size=quick", "threads=1", *sizes]
     plan = ["fingerprint.sketch=16", "fingerprint.folds=2", "ranks.method=fixed"]
-    return load_config("demo", [*base, *plan, "rounds=3", "flower.wait=0", *more])
+    return load_config("demo", [*base, *plan, "rounds=3", "flower.wait=0", "report=false", *more])
 
 
 def new_run(config, parent):

@@ -11,7 +11,7 @@ from atlas.jobs.deploy import serve as serving
 from atlas.jobs.federation.run import FederationJob
 from atlas.jobs.runner import start_run
 from atlas.runs.events import read_events
-from tests.engines.flower.test_parity import exported, farthest
+from tests.engines.flower.nearness import exported, farthest
 from tests.helpers import make_config
 from tests.jobs.deploy.nodes import CLIENTS, Gone, Nodes, Nth, die, new_run, settings
 
@@ -46,6 +46,14 @@ def test_a_run_over_nodes_ends_as_a_local_one(tmp_path, more):
     blobs = [path.read_bytes() for path in folder.rounds.glob("*/blobs/*")]
     assert len(blobs) == 6
     assert all(not decode(blob).tensors for blob in blobs)
+
+
+@pytest.mark.parametrize("wanted", [True, False])
+def test_a_run_over_nodes_has_its_page(tmp_path, wanted):
+    told = str(wanted).lower()
+    folder, summary = whole(tmp_path, "strategy=fedavg", "rounds=1", f"report={told}")
+    assert summary["rounds"] == 1
+    assert (folder.path / "report.html").exists() == wanted
 
 
 def test_a_round_takes_two_messages_per_client(tmp_path):

@@ -28,6 +28,8 @@ from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
 from flwr.supercore.primitives.asymmetric import public_key_to_bytes
 
 UNREACHABLE = (httpx.HTTPError, OSError)
+SLOW = httpx.TimeoutException
+"""Of these, what a busy server raises, too."""
 
 
 @dataclass(frozen=True)

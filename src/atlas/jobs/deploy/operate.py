@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from atlas.config.deploy import DeploySettings, load_deployment
-from atlas.engines.flower.control import UNREACHABLE, Control, RunStatus
+from atlas.engines.flower.control import SLOW, UNREACHABLE, Control, RunStatus
 from atlas.errors import InputError
 from atlas.jobs.deploy.folder import APP, NODES, SERVER, read_federation
 from atlas.jobs.deploy.serve import RUNS, begin
@@ -20,6 +20,8 @@ from atlas.runs.events import Observe, read_events
 from atlas.runs.folder import RunFolder
 
 PAUSE = 1.0
+PATIENCE = 60.0
+"""Seconds without an answer after which a server that is still listening counts as gone."""
 ONLINE = "online"
 LOG = "superlink.log"
 
@@ -174,18 +176,33 @@ def _open(folder: Path, overrides: Sequence[str], resume: str) -> RunFolder:
 
 def _follow(control: Control, number: int, place: RunFolder, watch: Observe | None) -> RunStatus:
     """Pass on a run's events until Flower says that it is over."""
-    seen = len(read_events(place.events)) if place.events.exists() else 0
+    seen = _events(place)
+    heard = time.monotonic()
     while True:
         try:
             status = control.status(number)
+            heard = time.monotonic()
         except UNREACHABLE as error:
-            status = RunStatus(True, False, f"the server is gone ({type(error).__name__})")
-        events = read_events(place.events) if place.events.exists() else []
-        for event in events[min(seen, len(events)) :]:
+            # A server that is late answers the next time; the run itself does not wait for us.
+            gone = not isinstance(error, SLOW) or time.monotonic() - heard >= PATIENCE
+            status = RunStatus(gone, False, f"the server is gone ({type(error).__name__})")
+        events = _events(place)
+        for event in _news(seen, events):
             told = {key: value for key, value in event.items() if key not in ("event", "time")}
             if watch is not None:
                 watch(str(event["event"]), told)
-        seen = len(events)
+        seen = events
         if status.over:
             return status
         time.sleep(PAUSE)
+
+
+def _events(place: RunFolder) -> list[dict[str, Any]]:
+    return read_events(place.events) if place.events.exists() else []
+
+
+def _news(seen: list[dict[str, Any]], events: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """What came since; a resumed run first takes back what it had told of an unsaved round."""
+    pairs = enumerate(zip(seen, events, strict=False))
+    same = next((at for at, (old, new) in pairs if old != new), min(len(seen), len(events)))
+    return events[same:]

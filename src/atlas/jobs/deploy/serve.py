@@ -26,7 +26,14 @@ from atlas.engines.flower.transport import FlowerTransport
 from atlas.errors import InputError
 from atlas.federation.rounds import asked_next
 from atlas.jobs.federation.run import FederationJob
-from atlas.jobs.runner import Finished, carry_on, known_result, recorded_threads, use_threads
+from atlas.jobs.runner import (
+    Finished,
+    carry_on,
+    known_result,
+    recorded_threads,
+    reported,
+    use_threads,
+)
 from atlas.runs.checkpoint import latest_round
 from atlas.runs.events import Observe
 from atlas.runs.files import check_name, write_text_atomic
@@ -83,7 +90,7 @@ def serve(post: Post, folder: RunFolder, watch: Observe | None = None) -> Finish
     everybody = len(federation.holders)
     roll.gather(everybody if saved is None else needed(config.flower, everybody))
     federation.told = roll.told
-    return carry_on(FederationJob(federation), folder, watch)
+    return reported(carry_on(FederationJob(federation), folder, watch), config)
 
 
 def connect(federation: Federation, config: FederationConfig, post: Post, session: Session) -> Roll:
