@@ -1,7 +1,7 @@
-"""Apps that Flower starts for `flower_overhead.py`.
+"""Server apps that Flower starts for `flower_overhead.py`.
 
-One notes every exchange of a run's server with its nodes, one sends the same bytes again in the
-same order and does nothing with them, one loads its model for every message.
+One notes every exchange of a run's server with its nodes, the other one sends as many bytes again
+in the same order.
 """
 
 from __future__ import annotations
@@ -13,12 +13,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from flwr.app import Context, Message
-from flwr.clientapp import ClientApp
-
-from atlas.engines.flower.client_app import FOLDER
 from atlas.engines.flower.post import Post
-from atlas.engines.flower.records import Parcel, pack, unpack
+from atlas.engines.flower.records import Parcel
 from atlas.engines.flower.server_app import server_app
 from atlas.federation.exchange.transport import Failure
 from atlas.jobs.deploy.serve import HOME, make_run
@@ -86,23 +82,5 @@ def send_again(post: Post, config: Mapping[str, object]) -> None:
             again.exchange(parcels, entry["about"])
 
 
-def send_back(message: Message, context: Context) -> Message:
-    """As many bytes as are asked for: Flower's own latency."""
-    parcel = unpack(message.content)
-    return Message(pack(Parcel({}, [os.urandom(parcel.number("back"))])), reply_to=message)
-
-
-def load_and_answer(message: Message, context: Context) -> Message:
-    """Do what a trainer does, in the process that Flower has started for this message."""
-    from atlas.jobs.deploy.trainer import NodeTrainer
-
-    trainer = NodeTrainer(Path(str(context.node_config[FOLDER])))
-    return Message(pack(trainer.answer(unpack(message.content))), reply_to=message)
-
-
-bare_client = ClientApp()
-bare_client.query()(send_back)
-loading_client = ClientApp()
-loading_client.query()(load_and_answer)
 noting_server = server_app(make_noted_run)
 bare_server = server_app(send_again)

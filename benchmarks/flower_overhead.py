@@ -80,10 +80,12 @@ def report(name: str, found: Seconds, rounds: list[float]) -> None:
     tell(f"{name:34} {median(rounds):6.2f} s a round ({shown}){'; ' if told else ''}{told}")
 
 
-def deployed(folder: Path, name: str, client: str) -> tuple[Seconds, list[str], str]:
+def deployed(
+    folder: Path, name: str, client: str, *settings: str
+) -> tuple[Seconds, list[str], str]:
     """A run on nodes whose client app is another one."""
     use(folder, "flower_apps:noting_server", client)
-    place = run_deployed(folder).folder.path
+    place = run_deployed(folder, settings).folder.path
     found, order = exchanges(folder, place.name)
     report(name, found, round_seconds(place))
     return found, order, place.name
@@ -91,7 +93,7 @@ def deployed(folder: Path, name: str, client: str) -> tuple[Seconds, list[str], 
 
 def bare(folder: Path, run: str, order: list[str]) -> Seconds:
     """The messages of a run's rounds again, with nothing done about them."""
-    use(folder, "flower_apps:bare_server", "flower_apps:bare_client")
+    use(folder, "flower_apps:bare_server", "flower_clients:bare_client")
     with control_of(folder) as control:
         number = control.start(folder / SERVER / APP, {"run": run})
         while not (status := control.status(number)).over:
@@ -136,8 +138,8 @@ def measure(home: Path, settings: list[str]) -> None:
     tell_bytes(folder, run)
     twin = bare(folder, run, order)
     compare("resident trainer", resident, twin, median(local))
-    loading = "flower_apps:loading_client"
-    loaded, _, _ = deployed(folder, "Flower, model loaded per message", loading)
+    loading = "flower_clients:loading_client"
+    loaded, _, _ = deployed(folder, "Flower, model loaded per message", loading, "rounds=2")
     compare("model loaded per message", loaded, twin, median(local))
     tell(f"{time.perf_counter() - began:.0f} s in all, load {os.getloadavg()[0]:.1f}")
 
