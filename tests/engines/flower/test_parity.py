@@ -20,7 +20,7 @@ STRATEGIES = {
     "mosaic-adaptive": {"strategy": "mosaic-adaptive", "relevance": {"sketch": 64}},
 }
 
-PRODUCTS, ANSWERS, SPREAD = 0.01, 0.01, 10
+PRODUCTS, ANSWERS, SPREAD = 5e-3, 1e-3, 3
 """Largest gaps in float32, and how many times those of the control; see `Gaps`."""
 SIZES = {"clients_per_task": 1, "train": 8, "validation": 8, "test": 8}
 
