@@ -98,7 +98,7 @@ def test_all_that_is_said_in_a_run_is_in_the_contract(make, name, tmp_path):
 def check_log(log):
     """Nothing is left to defaults, but what is told only where it is asked for or there is any."""
     where_there_is = {"split_up", "split_down", "beta", "salience", "noise", "passes"}
-    where_there_is |= {"compress", "form"}
+    where_there_is |= {"compress", "form", "beside", "alone"}
     for task, requests, replies in log:
         asked, told = CONTRACTS[task].request.facts, CONTRACTS[task].reply.facts
         for request, reply in zip(requests.values(), replies.values(), strict=True):
