@@ -111,7 +111,7 @@ def ways(config, tmp_path):
     )
 
 
-def tests_of(config):
+def texts_of(config):
     return {name: h.data.test for name, h in build_federation(config).holders.items()}
 
 
@@ -131,7 +131,7 @@ def test_five_rounds_end_alike_on_minilm(name, tmp_path):
     assert choices(stacked) == choices(flower) == choices(apart)
     for place, found in weights(flower).items():
         np.testing.assert_allclose(found, weights(stacked)[place], atol=1e-4)
-    texts = tests_of(config)
+    texts = texts_of(config)
     between, control = gaps_of(stacked, flower, texts), gaps_of(stacked, apart, texts)
     assert gaps_of(apart, flower, texts).factor <= 1e-4
     assert between.factor <= SPREAD * control.factor
@@ -146,4 +146,4 @@ def test_a_dropped_weight_is_farther_than_rounding_goes(tmp_path, monkeypatch):
         rounds, "relate", lambda plan, view, replied: relate(plan, view, replied - {min(replied)})
     )
     broken = start_run(config.model_copy(update={"engine": "flower"}), tmp_path / "broken").folder
-    assert gaps_of(whole, broken, tests_of(config)).product > 10 * PRODUCTS
+    assert gaps_of(whole, broken, texts_of(config)).product > 10 * PRODUCTS
