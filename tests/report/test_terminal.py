@@ -40,7 +40,8 @@ def test_rounds_are_told_by_task():
     lines = [line.split() for line in text.splitlines() if "apples" in line]
     assert lines[0][:3] == ["apples", "validation,", "%"]
     assert lines[0][-3:] == ["55.5", "65.5", "65.5"]
-    assert lines[1][-3:] == ["1.050", "0.383", "0.383"], "of a loss the best is the least"
+    assert lines[1][1:3] + lines[1][-3:] == ["alone,", "%", "52.5", "56.5", "56.5"]
+    assert lines[2][-3:] == ["1.050", "0.383", "0.383"], "of a loss the best is the least"
     assert rounds_table(events(0), "federation") is None
 
 
