@@ -25,7 +25,7 @@ def stop(tmp_path):
     path = f"{quick}{os.pathsep}{os.environ['PATH']}"
 
     def run():
-        found = subprocess.run([tmp_path / "d/stop.sh"], env={**os.environ, "PATH": path},
+        found = subprocess.run([tmp_path / "d/stop.sh"], env={**os.environ, "PATH": path, "COLUMNS": "80"},
                                capture_output=True, text=True, timeout=60, check=False)  # fmt: skip
         assert (found.returncode, found.stderr) == (0, "")
 

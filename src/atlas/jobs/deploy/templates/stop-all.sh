@@ -23,7 +23,7 @@ end() { # the processes of some files: asked to end, and after ten seconds made 
         [ -f "$$file" ] || continue
         process=$$(cat "$$file")
         rm -f "$$file"
-        case $$(ps -p "$$process" -o args= 2> /dev/null) in
+        case $$(ps -ww -p "$$process" -o args= 2> /dev/null) in
             *flower-super* | *"$$here"*) # and no other program that has got the number since
                 all="$$all $$(family "$$process")"
                 kill "$$process" 2> /dev/null || true
