@@ -23,10 +23,11 @@ def stop(tmp_path):
     make_deployment(tmp_path / "d", settings(), {})
     quick = script(tmp_path / "bin" / "sleep", "exit 0").parent
     path = f"{quick}{os.pathsep}{os.environ['PATH']}"
+    around = {**os.environ, "PATH": path, "COLUMNS": "80"}
 
     def run():
-        found = subprocess.run([tmp_path / "d/stop.sh"], env={**os.environ, "PATH": path, "COLUMNS": "80"},
-                               capture_output=True, text=True, timeout=60, check=False)  # fmt: skip
+        found = subprocess.run([tmp_path / "d/stop.sh"], env=around, capture_output=True, text=True,
+                               timeout=60, check=False)  # fmt: skip
         assert (found.returncode, found.stderr) == (0, "")
 
     return tmp_path / "d", run
