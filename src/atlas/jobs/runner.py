@@ -1,7 +1,7 @@
 """One skeleton for every kind of run: lock, resume, same data, save, interrupt, finish.
 
-A kind of run gives its steps (`Job`); everything that makes a run safe to stop, kill and resume is
-here and nowhere else. `start_run` and `resume_run` are what verbs and studies call.
+A kind of run gives its steps (`job.Job`); everything that makes a run safe to stop, kill and resume
+is here and nowhere else. `start_run` and `resume_run` are what verbs and studies call.
 """
 
 from __future__ import annotations
@@ -9,17 +9,16 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
-from atlas.config.grokking import GrokkingConfig
 from atlas.config.load import LENGTHS, RunConfig, dump_config, length_of, lengthened, load_resolved
-from atlas.config.memory import MemoryConfig
 from atlas.errors import InputError
+from atlas.jobs.job import Job, open_job
 from atlas.jobs.track.tracking import open_tracking
 from atlas.jobs.track.writers import check_library
 from atlas.runs.checkpoint import Checkpoint, latest_round, save_round
@@ -33,7 +32,7 @@ from atlas.runs.process import (
     stop_after_round,
     usable_cores,
 )
-from atlas.runs.ranks import ALONE, Ranks, joined, local_count, started_count
+from atlas.runs.ranks import Ranks, joined, local_count, started_count
 
 ENDINGS = ("stopped", "tested", "finished")
 """Events of an end that is now no end, or that will be reached again."""
@@ -53,67 +52,6 @@ class Finished:
     folder: RunFolder
     summary: dict[str, Any] | None
     asked: bool = False
-
-
-@dataclass(frozen=True)
-class Snapshot:
-    """What a job needs to go on after the round just made; see `runs.checkpoint.save_round`."""
-
-    tensors: Mapping[str, torch.Tensor]
-    meta: Mapping[str, object]
-    blobs: Mapping[str, bytes] = field(default_factory=dict)
-    between: Callable[[], None] = lambda: None
-
-
-class Job(Protocol):
-    """The steps of one kind of run."""
-
-    @property
-    def identity(self) -> Mapping[str, str]:
-        """Hashes of all that was read, by what it is: a run goes on with nothing else."""
-        ...
-
-    @property
-    def ranks(self) -> Ranks:
-        """The processes that make the run."""
-        ...
-
-    @property
-    def round(self) -> int:
-        """The last round made."""
-        ...
-
-    def facts(self) -> dict[str, object]:
-        """What the log says where a run starts or goes on."""
-        ...
-
-    def begin(self, folder: RunFolder, observe: Observe) -> None:
-        """Find out what must be known before the first round."""
-        ...
-
-    def run_rounds(self, observe: Observe, after_round: Callable[[], bool]) -> bool:
-        """Make the rounds that are left; False if `after_round` said to stop before the last."""
-        ...
-
-    def snapshot(self, seconds: float) -> Snapshot:
-        """What is saved after a round; `seconds` is what the run has taken so far."""
-        ...
-
-    def restore(self, folder: RunFolder, saved: Checkpoint) -> float:
-        """Put a saved round back; returns the seconds that the run had taken by then.
-
-        Raises:
-            InputError: It does not fit this run.
-        """
-        ...
-
-    def finish(self, folder: RunFolder, observe: Observe, seconds: float) -> dict[str, Any]:
-        """Read the test data, write results, the summary last; returns it."""
-        ...
-
-    def draw(self, folder: RunFolder) -> None:
-        """Draw the pictures of a finished run."""
-        ...
 
 
 def start_run(
@@ -225,29 +163,6 @@ def _made(saved: Checkpoint) -> int:
     """How far a saved round is, in what a run's length is counted in."""
     steps: Any = saved.meta.get("steps", saved.number)
     return int(steps)
-
-
-def open_job(config: RunConfig, progress: Progress | None, ranks: Ranks = ALONE) -> Job:
-    """The steps of a run of the config's kind; each kind does without the other's models.
-
-    Raises:
-        InputError: Several processes are to make a run of a kind that one makes.
-    """
-    if isinstance(config, MemoryConfig):
-        from atlas.jobs.memory.steps import MemoryJob
-
-        return MemoryJob.open(config, progress, ranks)
-    if ranks.several:
-        raise InputError(
-            f"kind: {config.kind}; allowed for {ranks.count} processes (torchrun): memory"
-        )
-    if isinstance(config, GrokkingConfig):
-        from atlas.jobs.grokking.steps import GrokkingJob
-
-        return GrokkingJob.open(config, progress)
-    from atlas.jobs.federation.run import FederationJob
-
-    return FederationJob.open(config, progress)
 
 
 def carry_on(job: Job, folder: RunFolder, watch: Observe | None) -> Finished:

@@ -19,7 +19,7 @@ from atlas.federation.state.references import References
 from atlas.jobs.federation.finish import finish, save_state
 from atlas.jobs.federation.own_data import tell_data
 from atlas.jobs.federation.plan import plan_again, plan_start
-from atlas.jobs.runner import Snapshot
+from atlas.jobs.job import Snapshot
 from atlas.ops.graph.shrink import read_deviation
 from atlas.runs.checkpoint import Checkpoint, SavedTensors
 from atlas.runs.events import Observe, Progress

@@ -14,7 +14,7 @@ from atlas.errors import InputError
 from atlas.jobs.arms import arm_tensors, of_arm, run_steps
 from atlas.jobs.grokking.series import Series
 from atlas.jobs.grokking.summary import save_weights, summarise
-from atlas.jobs.runner import Snapshot
+from atlas.jobs.job import Snapshot
 from atlas.memory.training.grokking.trainer import ArithmeticStep
 from atlas.runs.checkpoint import Checkpoint
 from atlas.runs.events import Observe, Progress

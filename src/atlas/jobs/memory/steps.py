@@ -13,10 +13,10 @@ from atlas.build.memory import MemoryRun, build_memory
 from atlas.config.memory import MemoryConfig
 from atlas.errors import InputError
 from atlas.jobs.arms import arm_tensors, of_arm, run_steps
+from atlas.jobs.job import Snapshot
 from atlas.jobs.memory.progress import ArmProgress, wave_figures
 from atlas.jobs.memory.scores import ArmScore, measure
 from atlas.jobs.memory.summary import summarise
-from atlas.jobs.runner import Snapshot
 from atlas.memory.training.loop import Diverged, Step
 from atlas.memory.training.retrieval import MEMORIES, OWN
 from atlas.memory.training.watch import Alerts, model_figures
