@@ -81,10 +81,11 @@ class RelationSettings(Settings):
         description="rbf: exp(-alpha * distance^2 / scale); auto: each client's validation data "
         "picks",
     )
-    scale: Literal["median", "unit"] = Field(
-        "median",
-        description="what squared distances are divided by: the clients' median to their nearest "
-        "other, over ln of how many there are to choose from; unit: 1",
+    scale: Literal["cluster", "median", "unit"] = Field(
+        "cluster",
+        description="what squared distances are divided by; median: the clients' median to their "
+        "nearest other, over ln of how many there are to choose from; cluster: inside a cluster "
+        "at least the median to the nearest there; unit: 1",
     )
     eta: Share | Literal["even", "shrink", "auto"] = Field(
         "even",
@@ -92,7 +93,10 @@ class RelationSettings(Settings):
         "three alike); shrink: less than that where clients differ by more than noise; auto: "
         "validation data picks",
     )
-    nearest: Positive | None = Field(3, description="neighbours per client; null: all")
+    nearest: Positive | Literal["auto"] | None = Field(
+        "auto",
+        description="neighbours per client; null: all; auto: 8 inside clusters, 3 without clusters",
+    )
     cross: Share = Field(0.0, description="factor on edges between clusters")
     siblings: Literal["affinity", "apart"] = Field(
         "affinity",

@@ -69,7 +69,7 @@ def naive_affinity(view):
                 value = float(k == j)
             elif settings.affinity == "rbf":
                 gap = sum((a - b) ** 2 for a, b in zip(one, two, strict=True))
-                value = math.exp(-settings.alpha * gap / naive_unit(view))
+                value = math.exp(-settings.alpha * gap / naive_unit(view, k, j))
             elif settings.affinity == "cosine":
                 value = min(1.0, max(0.0, sum(a * b for a, b in zip(one, two, strict=True))))
             else:
@@ -78,21 +78,32 @@ def naive_affinity(view):
     return found
 
 
-def naive_unit(view):
-    """What alpha counts in: median over known clients of the distance to the nearest, over ln m."""
+def naive_unit(view, k, j):
+    """What alpha counts in between two clients."""
     if view.settings.scale == "unit":
         return 1.0
-    rows = [row for row in view.features.tolist() if any(row)]
-    gaps = []
+    among = len(view.clients)
+    if view.clusters is not None and view.settings.cross == 0:
+        among = max(view.clusters.count(c) for c in view.clusters)
+    unit = max(0.15, naive_gap(view.features.tolist()) / max(1.0, math.log(among)))
+    if view.settings.scale == "median" or view.clusters is None:
+        return unit
+    if view.clusters[k] != view.clusters[j]:
+        return unit
+    pairs = zip(view.features.tolist(), view.clusters, strict=True)
+    members = [row for row, cluster in pairs if cluster == view.clusters[k]]
+    return max(unit, naive_gap(members)) if sum(map(any, members)) > 1 else unit
+
+
+def naive_gap(rows):
+    """Median over known clients of the squared distance to the nearest."""
+    rows, gaps = [row for row in rows if any(row)], []
     for k, one in enumerate(rows):
         others = [two for j, two in enumerate(rows) if j != k]
         each = [sum((a - b) ** 2 for a, b in zip(one, two, strict=True)) for two in others]
         gaps += [min(each)] if each else []
-    among = len(view.clients)
-    if view.clusters is not None and view.settings.cross == 0:
-        among = max(view.clusters.count(c) for c in view.clusters)
     gap = sorted(gaps)[(len(gaps) - 1) // 2] if gaps else 0.0
-    return max(0.15, (gap if gap > 1e-12 else 1.0) / max(1.0, math.log(among)))
+    return gap if gap > 1e-12 else 1.0
 
 
 def naive_edges(view):
@@ -106,9 +117,12 @@ def naive_edges(view):
                 whole[k][j] = 0.0
             together = view.clusters is None or view.clusters[k] == view.clusters[j]
             cut[k][j] = whole[k][j] * (1.0 if together else settings.cross)
-    if settings.nearest is not None:
+    count = settings.nearest
+    if count == "auto":
+        count = 3 if view.clusters is None else 8
+    if count is not None:
         for row in cut:
-            for j in sorted(range(n), key=lambda j, row=row: (-row[j], j))[settings.nearest :]:
+            for j in sorted(range(n), key=lambda j, row=row: (-row[j], j))[count:]:
                 row[j] = 0.0
     edges = [[(cut[k][j] + cut[j][k]) / 2 for j in range(n)] for k in range(n)]
     if settings.singletons == "joined":

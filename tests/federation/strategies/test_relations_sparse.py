@@ -44,9 +44,9 @@ MANY = LARGEST_DENSE + 26
 SETTINGS = [
     {"nearest": count, "affinity": name, "cross": cross, "singletons": rule}
     for count, name, cross, rule in product(
-        (1, 3, 500, None), ("rbf", "cosine", "uniform"), (0.0, 0.4), ("alone", "joined")
+        (1, 3, 500, "auto", None), ("rbf", "cosine", "uniform"), (0.0, 0.4), ("alone", "joined")
     )
-] + [{"eta": 0.3}, {"eta": "auto"}]
+] + [{"eta": 0.3}, {"eta": "auto"}, {"scale": "median"}, {"scale": "unit", "cross": 0.4}]
 
 
 def view_of_many(n, clusters, **settings):

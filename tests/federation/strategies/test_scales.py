@@ -110,9 +110,76 @@ def test_parts_of_one_cluster_keep_edges_by_what_they_have_in_common():
 def test_sparse_edges_between_parts_are_those_of_the_matrix(cross):
     features = features_of(30, 0.6)
     clusters = tuple(i // 9 if i < 45 else 5 + i // 18 for i in range(90))
-    kin = {(0, 1): 0.7, (2, 3): 0.4, (0, 99): 1.0}
+    kin = {(0, 1): 0.98, (2, 3): 0.9, (0, 99): 1.0}
     view = replace(view_of(features, clusters, nearest=4, cross=cross), kin=kin)
     dense, found = neighbours(view), sparse_neighbours(view)
     assert torch.allclose(torch.from_numpy(found.toarray()), dense, atol=1e-12)
     alone = neighbours(replace(view, kin={}))
     assert not torch.allclose(alone, dense)
+
+
+def loose_and_tight(clusters, each, seed=0):
+    """Clusters of which every other is loose: its members lie three times as far apart."""
+    draw = torch.Generator().manual_seed(seed)
+    basis = torch.randn(WIDTH, clusters, generator=draw, dtype=torch.float64)
+    means = torch.linalg.qr(basis)[0].T.repeat_interleave(each, 0)
+    own = torch.randn(len(means), WIDTH, generator=draw, dtype=torch.float64) / WIDTH**0.5
+    noise = torch.tensor([0.2, 0.2, 0.8])[torch.arange(clusters) % 3].repeat_interleave(each)
+    labels = tuple(i // each for i in range(len(means)))
+    return unit_rows(means + noise[:, None] * own), labels
+
+
+@pytest.mark.parametrize("clusters", TASKS)
+def test_members_of_a_loose_cluster_count_nearly_alike(clusters):
+    features, labels = loose_and_tight(max(3, clusters), 5)
+    loose = torch.tensor([label % 3 == 2 for label in labels])
+
+    def unevenness(**settings):
+        """Largest share of a row over the smallest of the own cluster, of loose clusters."""
+        shares = neighbours(view_of(features, labels, **settings))[loose]
+        rows = [row[row > 0] for row in shares]
+        assert all(len(row) == 4 for row in rows)
+        return max(float(row.max() / row.min()) for row in rows)
+
+    assert unevenness() < 3
+    assert unevenness(scale="median") > 2 * unevenness()
+
+
+def test_parts_of_a_loose_cluster_count_in_the_smaller_unit_of_both():
+    features, labels = loose_and_tight(6, 5)
+    view = replace(view_of(features, labels), kin={(2, 5): 1.0, (0, 1): 1.0})
+    gap = (features[10] - features[25]).square().sum()
+    unit = min(nearest_gap(features[10:15]), nearest_gap(features[25:30]))
+    assert float(affinity(view)[10, 25]) == pytest.approx(float(torch.exp(-gap / unit)), rel=1e-9)
+    apart = affinity(replace(view, kin={}))
+    assert float(apart[10, 25]) < float(affinity(view)[10, 25])
+    assert torch.equal(apart[:10], affinity(view)[:10]), "tight ones keep the unit of all"
+
+
+def test_a_unit_of_ones_own_changes_nothing_between_clusters_nor_in_tight_ones():
+    features, labels = loose_and_tight(3, 5)
+    own, one = (affinity(view_of(features, labels, scale=name)) for name in ("cluster", "median"))
+    loose = torch.arange(15) >= 10
+    inside = loose[:, None] & loose
+    assert torch.equal(own[~inside], one[~inside])
+    apart = ~torch.eye(15, dtype=torch.bool)
+    assert bool((own[inside & apart] > one[inside & apart]).all())
+
+
+@pytest.mark.parametrize("cross", [0.0, 0.3])
+@pytest.mark.parametrize("nearest", [2, "auto"])
+def test_sparse_edges_of_loose_and_tight_clusters_are_those_of_the_matrix(nearest, cross):
+    features, labels = loose_and_tight(30, 6)
+    view = view_of(features, labels, nearest=nearest, cross=cross)
+    found = torch.from_numpy(sparse_neighbours(view).toarray())
+    assert torch.allclose(found, neighbours(view), atol=1e-12)
+    plain = replace(view, settings=view.settings.model_copy(update={"scale": "median"}))
+    assert not torch.allclose(found, neighbours(plain), atol=1e-2)
+
+
+@pytest.mark.parametrize(("clusters", "wanted"), [(None, 3), ((0,) * 30, 8)])
+def test_there_are_more_neighbours_inside_clusters(clusters, wanted):
+    features = features_of(10, 0.6)
+    asked, given = (view_of(features, clusters, nearest=count) for count in ("auto", wanted))
+    assert torch.equal(neighbours(asked), neighbours(given))
+    assert not torch.equal(neighbours(asked), neighbours(view_of(features, clusters)))

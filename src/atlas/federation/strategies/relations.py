@@ -8,16 +8,15 @@ and time in proportion to their square, and mixing with it even more.
 
 from __future__ import annotations
 
-import math
-from collections import Counter
-from collections.abc import Callable, Mapping
-from functools import partial, wraps
+from collections.abc import Callable
+from functools import wraps
 
 import scipy
 import torch
 from torch import Tensor
 
 from atlas.federation.strategies.base import Relation, View, data_shares, identity
+from atlas.federation.strategies.scales import alphas_of, kin_of, neighbours_wanted
 from atlas.ops.graph import sparse_rows as sparse
 from atlas.ops.graph.affinity import (
     connect_singletons,
@@ -38,7 +37,6 @@ from atlas.ops.graph.neighbours import (
     PAIRS,
     connect_lonely,
     near_edges,
-    nearest_gap,
     pair_tempered,
 )
 from atlas.ops.graph.sparse_rows import (
@@ -52,16 +50,13 @@ from atlas.ops.graph.sparse_rows import (
 )
 from atlas.ops.similarity import centred
 
-AFFINITIES: dict[str, Callable[[Tensor, float], Tensor]] = {
+AFFINITIES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "rbf": rbf,
     "cosine": lambda features, alpha: cosine(features),
     "uniform": lambda features, alpha: torch.ones(len(features), len(features)).to(features),
 }
 
-START_ALPHA = 1.0
 WHOLE_STEP = 1.0
-LEAST_UNIT = 0.15
-"""Of squared distances, which are 4 at most: where many clients have a twin, others keep edges."""
 FEWEST_CENTRED = 3
 """Of two clients, centred signatures are opposite whatever they are."""
 
@@ -69,7 +64,9 @@ FEWEST_CENTRED = 3
 def affinity(view: View) -> Tensor:
     """How alike clients are, ones on the diagonal; an unknown client is like nobody."""
     features = _features(view)
-    found = AFFINITIES[view.settings.affinity](features, alpha_of(view))
+    everybody = torch.arange(len(features), device=features.device)
+    alphas = alphas_of(view, features).between(everybody[:, None], everybody)
+    found = AFFINITIES[view.settings.affinity](features, alphas)
     known = features.square().sum(1) > 0
     if says_nothing_centred(view):
         found = torch.full_like(found, float(view.agreement or 0.0)).fill_diagonal_(1.0)
@@ -87,37 +84,6 @@ def says_nothing_centred(view: View) -> bool:
     return settings.affinity == "cosine" and settings.scale != "unit" and two
 
 
-def alpha_of(view: View) -> float:
-    """What squared distances are multiplied by: alpha, in units of the scale.
-
-    Where clients choose alpha, it is one to begin with.
-    """
-    alpha, settings = view.settings.alpha, view.settings
-    own = START_ALPHA if isinstance(alpha, str) else alpha
-    if settings.affinity != "rbf" or settings.scale == "unit":
-        return own
-    return own / distance_unit(view)
-
-
-def distance_unit(view: View) -> float:
-    """The squared distance that alpha counts in: the median to the nearest other, over ln m.
-
-    m is how many a client may have edges to. A client twice as far as the nearest then counts
-    1 / m of it: all strangers together count about as much as one that is alike, however many
-    tasks there are.
-    """
-    clusters, features = view.clusters, _features(view)
-    among = len(view.clients)
-    if clusters is not None and view.settings.cross == 0:
-        among = max(Counter(clusters).values())
-    return max(LEAST_UNIT, nearest_gap(features) / max(1.0, math.log(among)))
-
-
-def kin_of(view: View) -> Mapping[tuple[int, int], float]:
-    """Factors on edges between clusters that were one, unless the settings keep these apart."""
-    return view.kin if view.settings.siblings == "affinity" else {}
-
-
 def neighbours(view: View) -> Tensor:
     """Row-normalised edges: alike, within clusters if there are any, the nearest, symmetric."""
     settings = view.settings
@@ -125,8 +91,8 @@ def neighbours(view: View) -> Tensor:
     edges = whole
     if view.clusters is not None:
         edges = within(edges, view.clusters, settings.cross, kin_of(view))
-    if settings.nearest is not None:
-        edges = nearest(edges, settings.nearest)
+    if (count := neighbours_wanted(view)) is not None:
+        edges = nearest(edges, count)
     edges = symmetrise(edges)
     if settings.singletons == "joined":
         edges = connect_singletons(edges, whole)
@@ -211,7 +177,7 @@ def sparse_diffusion(view: View) -> SharedRows:
     matrix of all pairs is made after all.
     """
     settings = view.settings
-    if settings.nearest is None or settings.affinity not in PAIRS:
+    if neighbours_wanted(view) is None or settings.affinity not in PAIRS:
         return share_rows(scipy.sparse.csr_array(diffusion(view).cpu().numpy()))
     shares, eta = sparse_neighbours(view), settings.eta
     if eta == "even" or eta == "shrink":  # noqa: PLR1714 - mypy does not narrow by `in`
@@ -221,13 +187,15 @@ def sparse_diffusion(view: View) -> SharedRows:
 
 def sparse_neighbours(view: View) -> Edges:
     """Row-normalised edges [n, n]; see `neighbours`."""
-    settings, features = view.settings, view.features
-    if features is None or settings.nearest is None:
-        raise ValueError("sparse neighbours need fingerprints and a number of neighbours")
-    alike = partial(PAIRS[settings.affinity], alpha_of(view))
-    near = near_edges(
-        features, view.clusters, settings.nearest, settings.cross, alike, kin_of(view)
-    )
+    settings, features, count = view.settings, _features(view), neighbours_wanted(view)
+    if count is None:
+        raise ValueError("sparse neighbours need a number of neighbours")
+    pair, alphas, unit = PAIRS[settings.affinity], alphas_of(view, features), unit_rows(features)
+
+    def alike(one: Tensor, two: Tensor) -> Tensor:
+        return pair(alphas.between(one, two), unit[one], unit[two])
+
+    near = near_edges(features, view.clusters, count, settings.cross, alike, kin_of(view))
     edges = sparse.symmetrise(near)
     if settings.singletons == "joined":
         edges = connect_lonely(edges, features, alike)
@@ -237,8 +205,13 @@ def sparse_neighbours(view: View) -> Edges:
 def sparse_relevance(view: View) -> SharedRows:
     """Softmax over the most relevant others; see `relevance`."""
     settings = view.relevance
-    alike = partial(pair_tempered, settings.temperature)
-    near = near_edges(directions(view), None, settings.nearest, 0.0, alike)
+    found = directions(view)
+    unit = unit_rows(found)
+
+    def alike(one: Tensor, two: Tensor) -> Tensor:
+        return pair_tempered(settings.temperature, unit[one], unit[two])
+
+    near = near_edges(found, None, settings.nearest, 0.0, alike)
     return share_rows(sparse.row_normalise(near))
 
 

@@ -23,8 +23,13 @@ def unit_rows(features: Tensor) -> Tensor:
     return exact / length.clamp_min(torch.finfo(torch.float64).tiny)
 
 
-def rbf(features: Tensor, alpha: float) -> Tensor:
-    """exp(-alpha * squared distance) of unit-length features; ones on the diagonal."""
+def rbf(features: Tensor, alpha: float | Tensor) -> Tensor:
+    """exp(-alpha * squared distance) of unit-length features; ones on the diagonal.
+
+    Args:
+        features: [n, d].
+        alpha: One for all, or one for each pair [n, n].
+    """
     unit = unit_rows(features)
     gaps = unit[:, None] - unit[None]
     return torch.exp(-alpha * gaps.square().sum(-1))

@@ -143,12 +143,12 @@ Pairs = tuple[Tensor, Tensor]
 """Two positions of equal shape: from whom, to whom."""
 
 
-def pair_rbf(alpha: float, one: Tensor, two: Tensor) -> Tensor:
-    """exp(-alpha * squared distance) of unit rows [p, d] and [p, d]: [p]."""
+def pair_rbf(alpha: Tensor, one: Tensor, two: Tensor) -> Tensor:
+    """exp(-alpha * squared distance) of unit rows [p, d] and [p, d], an alpha for each: [p]."""
     return torch.exp(-alpha * (one - two).square().sum(-1))
 
 
-def pair_cosine(alpha: float, one: Tensor, two: Tensor) -> Tensor:
+def pair_cosine(alpha: Tensor, one: Tensor, two: Tensor) -> Tensor:
     """Cosine of unit rows, opposite directions counting as nothing in common; alpha is not."""
     del alpha
     return (one * two).sum(-1).clamp(0.0, 1.0)
@@ -159,7 +159,7 @@ def pair_tempered(temperature: float, one: Tensor, two: Tensor) -> Tensor:
     return torch.exp(((one * two).sum(-1).clamp(-1.0, 1.0) - 1.0) / temperature)
 
 
-PAIRS: Mapping[str, Callable[[float, Tensor, Tensor], Tensor]] = {
+PAIRS: Mapping[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
     "rbf": pair_rbf,
     "cosine": pair_cosine,
 }
@@ -198,7 +198,8 @@ def near_edges(  # noqa: PLR0913
         labels: Group of each client; None: all are in one.
         count: Edges kept of each client; of equals, the earlier client's.
         cross: Factor on edges between groups.
-        alike: Affinity of unit rows, pair by pair.
+        alike: Affinity of clients at two positions each [p]. The nearer of two in one group is the
+            more alike, and nobody of another group is more so than a nearer one of one's own.
         kin: Larger factors on edges between some pairs of groups, either way round.
 
     Returns:
@@ -210,7 +211,7 @@ def near_edges(  # noqa: PLR0913
     one, two = _candidates(unit, groups, count + SPARE, across)
     # A split of nothing is one part of nothing.
     parts = zip(torch.split(one, CHUNK), torch.split(two, CHUNK), strict=True)
-    value = torch.cat([alike(unit[i], unit[j]) for i, j in parts])
+    value = torch.cat([alike(i, j) for i, j in parts])
     i, j, strength = one.cpu().numpy(), two.cpu().numpy(), value.cpu().numpy()
     if groups is not None:
         strength = strength * _factors(groups, kin or {}, cross)(groups[i], groups[j])
@@ -237,7 +238,7 @@ def connect_lonely(
         gaps[some[:, None] == known] = torch.inf
         others.append(known[gaps.argmin(1)])
     other = torch.cat(others)
-    strength = alike(unit[lonely], unit[other]).cpu().numpy()
+    strength = alike(lonely, other).cpu().numpy()
     one, two = lonely.cpu().numpy(), other.cpu().numpy()
     added = tidy(scipy.sparse.coo_array((strength, (one, two)), shape=edges.shape).tocsr())
     return tidy(edges.maximum(added.maximum(added.T)))
