@@ -1,5 +1,6 @@
 """Small clients and federations that tests share."""
 
+import base64
 import os
 import signal
 
@@ -7,6 +8,11 @@ import numpy as np
 
 from atlas.federation.clients import ClientData, Example, Task
 from atlas.ops.lowrank.factors import rank_mask
+
+BLANK = base64.b64decode(
+    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAAAAAA6fptVAAAACklEQVR4nGP4DwABAQEAsTj2FAAAAABJRU5ErkJggg=="
+)
+"""A picture of one white point."""
 
 WORDS = ("red", "blue", "green", "round", "square", "cold", "warm", "near", "far", "old", "new")
 

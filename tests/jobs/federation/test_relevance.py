@@ -32,6 +32,7 @@ def test_a_stopped_run_goes_on_to_the_same_bits(strategy, tmp_path):
     assert all(saved[0][name].equal(saved[1][name]) for name in names)
 
 
+@pytest.mark.pictures
 def test_w_of_every_round_is_logged_and_drawn(tmp_path):
     finished = start_run(small(strategy="simgrad", rounds=6), tmp_path)
     assert (finished.folder.plots / "relevance.png").stat().st_size > 1000

@@ -36,6 +36,7 @@ def unfinished(folder, **changes):
     return run
 
 
+@pytest.mark.pictures
 @pytest.mark.parametrize(
     "changes",
     [
