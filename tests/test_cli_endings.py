@@ -33,7 +33,10 @@ def stop_early(monkeypatch):
     return arrange
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+SIGNALS = [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)]
+
+
+@pytest.mark.parametrize("number", SIGNALS)
 def test_a_stopped_run_exits_with_130_and_goes_on(atlas, stop_early, number):
     stop_early(number)
     code, out, _ = atlas("run", *SMALL)

@@ -2,6 +2,7 @@
 
 import json
 
+import pytest
 import yaml
 
 from atlas.jobs.federation.plan import plan_run
@@ -42,6 +43,7 @@ def swapped(records):
     return [{**record, "label": 1 - int(record["label"])} for record in records]
 
 
+@pytest.mark.slow
 def test_two_labellings_of_the_same_sentences_are_two_groups(real_data, tmp_path):
     files = sentences(real_data, 3)
     federation = [(f"plain-{i}", "plain", records) for i, records in enumerate(files)]

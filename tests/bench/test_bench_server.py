@@ -15,7 +15,7 @@ from atlas.bench.server import (
     run_cases,
     slope,
 )
-from atlas.bench.server_work import ServerCase, make_cohort, make_sketches
+from atlas.bench.server_work import ServerCase, make_cohort, make_sketches, plan
 from atlas.config.plan import ClusterSettings
 from atlas.errors import InputError
 
@@ -46,7 +46,8 @@ def test_a_run_has_rows_ratios_notes_and_a_plot(quick, tmp_path):
         assert row["state_gb"] == round(case.clients * 4 * case.parameters / 1e9, 3)
         assert row["worst_error"] < 1e-6
         assert row["clusters"] == 8
-        assert 2 < row["adapters_per_row"] < 9
+        # Its own, eight neighbours, and some whose neighbour it is; a cluster has sixteen and more.
+        assert 9 <= row["adapters_per_row"] < 13
     assert set(found.ratios) == {"time_exponent", "mix_exponent", "peak_gb"}
     assert any("million" in note for note in found.notes)
     assert any("1,600 clients" in note for note in found.notes)
@@ -72,6 +73,12 @@ def test_planted_groups_are_there_and_so_is_each_clients_own():
     member = next(m for m in cohort.members if m.labels == 2)
     head = cohort.tensors["head/classifier.weight"][cohort.places[member.id]]
     assert head[:2].all() and not head[2:].any(), "labels that a client lacks are zero"
+
+
+def test_planted_groups_are_found_by_the_rules_of_a_run():
+    case = ServerCase(130, 2, 2, 12, 128)
+    _, found = plan(case, make_cohort(case), make_sketches(case))
+    assert found == {"clusters": 8, "ari": 1.0}
 
 
 def test_the_full_case_is_what_is_promised():

@@ -146,7 +146,11 @@ print(high_water(os.getpid()))
 """
 
 
-@pytest.mark.parametrize("name", ["fedavg", "local", "oracle", "hetlora", "flora"])
+LARGE = ["fedavg", "hetlora"]
+LARGE += [pytest.param(name, marks=pytest.mark.slow) for name in ("local", "oracle", "flora")]
+
+
+@pytest.mark.parametrize("name", LARGE)
 def test_ten_thousand_clients_make_no_matrix_of_all_pairs(name):
     """The whole process, torch and all, is smaller than one such matrix, which is 800 MB."""
     done = subprocess.run(

@@ -49,6 +49,8 @@ TASKS = 8
 """Groups of clients that are planted."""
 LABELS = 4
 """Most labels of a task."""
+OWN = 2.0
+"""How large the noise of a fold is; a whole fingerprint has root of the folds less of it."""
 CLIENTS_AT_ONCE = 256
 """Clients made up at a time."""
 PARTS = ("text", "label")
@@ -107,7 +109,8 @@ def make_cohort(case: ServerCase) -> DiskCohort:
     cohort = OnDisk().empty(case.layout, members, shapes, torch.float32, "cpu")
     labels = torch.tensor([member.labels for member in members])
     for name, value in cohort.tensors.items():
-        for rows, made in _made_up(name, case, tuple(value.shape[1:]), own=0.3):
+        shape = tuple(value.shape[1:])
+        for rows, made in _made_up(name, case, shape, own=0.3, common=shape):
             if is_head(name):  # labels that a client lacks are padding
                 used = torch.arange(made.shape[1]) < labels[rows, None]
                 made *= used.reshape(*used.shape, *[1] * (made.dim() - 2))
@@ -117,30 +120,38 @@ def make_cohort(case: ServerCase) -> DiskCohort:
 
 
 def make_sketches(case: ServerCase) -> dict[str, dict[str, Tensor]]:
-    """What made-up clients told of their data, by client."""
+    """What made-up clients told of their data, by client: folds of a task want the same."""
     found: dict[str, dict[str, Tensor]] = {m.id: {} for m in case.members()}
     ids, shape = list(found), (case.fingerprint.folds, case.sketch)
     for name in PARTS:
-        for rows, made in _made_up(name, case, shape, own=1.0):
+        for rows, made in _made_up(name, case, shape, own=OWN, common=(1, case.sketch)):
             for client, value in zip(ids[rows], made, strict=True):
                 found[client][name] = value.clone()
     return found
 
 
 def _made_up(
-    name: str, case: ServerCase, shape: tuple[int, ...], own: float
+    name: str, case: ServerCase, shape: tuple[int, ...], own: float, common: tuple[int, ...]
 ) -> Iterator[tuple[slice, Tensor]]:
-    """What a task's clients have in common, and `own` times as much that is each client's alone."""
+    """What a task's clients have in common, and `own` times as much that is each client's alone.
+
+    Args:
+        name: Of the tensor; one drawn apart from others.
+        case: How many clients there are.
+        shape: A client's.
+        own: How large what is a client's alone is.
+        common: Of what a task has in common; of size one where it is the same along that way.
+    """
     size = int(np.prod(shape))
-    common = generator(SEED, "bench", name).standard_normal((TASKS, *shape)).astype(np.float32)
+    aims = generator(SEED, "bench", name).standard_normal((TASKS, *common)).astype(np.float32)
     if is_a(name):
-        common[1:] = common[0]  # training moves A little from the start that all share
+        aims[1:] = aims[0]  # training moves A little from the start that all share
     tasks = case.tasks()
     for start in range(0, case.clients, CLIENTS_AT_ONCE):
         rows = slice(start, min(case.clients, start + CLIENTS_AT_ONCE))
         draw = generator(SEED, "bench", name, start)
         noise = draw.standard_normal((rows.stop - start, size), dtype=np.float32)
-        values = common[tasks[rows]] + own * noise.reshape(-1, *shape)
+        values = aims[tasks[rows]] + own * noise.reshape(-1, *shape)
         yield rows, torch.from_numpy(values / size**0.5)
 
 

@@ -20,7 +20,7 @@ def without_times(summary):
     return {key: value for key, value in summary.items() if key != "seconds"}
 
 
-@pytest.mark.parametrize("keep", [True, False])
+@pytest.mark.parametrize("keep", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_a_longer_run_is_the_one_that_was_long_from_the_start(tmp_path, keep):
     train = {"lr": 0.01, "keep_moments": keep}
     first = start_run(small(rounds=1, train=train), tmp_path / "short")

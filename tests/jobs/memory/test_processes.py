@@ -115,7 +115,7 @@ def stop_in_first(config, folder):
     assert start_run(config, folder, watch).summary is None
 
 
-@pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
+@pytest.mark.parametrize("parallel", ["ddp", pytest.param("fsdp", marks=pytest.mark.slow)])
 def test_all_stop_together_and_resume_to_the_same_bits(tmp_path, parallel):
     config = load_config("recall", [*SMALL, f"train.parallel={parallel}"])
     in_two(start_run, config, tmp_path / "whole")

@@ -101,7 +101,10 @@ def wait_until_gone(group):
     raise AssertionError("somebody is still there")
 
 
-@pytest.mark.parametrize("moment", ["start", "began", "between", "draw"])
+MOMENTS = ["began", *(pytest.param(m, marks=pytest.mark.slow) for m in ("start", "between", "draw"))]
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
 def test_a_signal_to_all_processes_ends_all_of_them_and_the_study_goes_on(tmp_path, moment):
     words = [sys.executable, "-c", PLAY, moment, str(tmp_path)]
     process = subprocess.Popen(words, start_new_session=True, stderr=subprocess.PIPE, text=True)

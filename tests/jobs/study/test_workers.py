@@ -47,7 +47,10 @@ def test_workers_find_what_one_process_finds(tmp_path):
     assert json.dumps(apart, sort_keys=True) == json.dumps(together, sort_keys=True)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+SIGNALS = [pytest.param(signal.SIGINT, marks=pytest.mark.slow), signal.SIGTERM]
+
+
+@pytest.mark.parametrize("number", SIGNALS)
 def test_a_signal_stops_workers_after_their_round_and_the_study_goes_on(tmp_path, capfd, number):
     """As `kill` or a job's time limit would, it reaches the parent alone."""
     study = make_study("seed=0", "rounds=12")
