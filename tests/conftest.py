@@ -45,7 +45,7 @@ DRAWN = {"report", "bench"}
 
 @pytest.fixture(autouse=True)
 def _pictures_are_blank(request, monkeypatch):
-    """Figures are made, but only drawn where a test looks at them: drawing is half of a small run."""
+    """Figures are made, but drawn only where a test looks at them: it is half of a small run."""
     looked_at = request.node.get_closest_marker("pictures") or DRAWN & {*request.path.parts}
     if not looked_at:
         monkeypatch.setattr(Figure, "savefig", lambda self, to, **_: Path(to).write_bytes(BLANK))
