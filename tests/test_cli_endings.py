@@ -63,6 +63,7 @@ def test_a_bad_setting_found_by_a_worker_exits_with_2(atlas):
     assert "Traceback" not in out + err
 
 
+@pytest.mark.slow
 def test_runs_of_workers_are_listed_once(atlas):
     code, _, err = atlas(
         "compare", *TINY, "strategy=local", "seed=0,1", "--workers", "2", "--no-ceiling"

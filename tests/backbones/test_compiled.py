@@ -54,7 +54,8 @@ def test_values_and_gradients_are_those_of_plain_blocks(kind, compiler, checkpoi
     assert 1 <= counters["stats"]["unique_graphs"] <= 2 * plain.depth
 
 
-@pytest.mark.parametrize("threads", [pytest.param(1, marks=pytest.mark.slow), 2])
+@pytest.mark.slow
+@pytest.mark.parametrize("threads", [1, 2])
 def test_a_run_learns_the_same(threads, tmp_path):
     losses = {}
     for compiler in (None, "aot_eager"):

@@ -42,6 +42,7 @@ def test_a_signal_after_the_last_round_began_lets_no_other_run_begin(tmp_path, m
     assert len(run_study(study, tmp_path)["rows"]) == 2
 
 
+@pytest.mark.slow
 def test_workers_let_no_other_run_begin_either(tmp_path):
     study, news = make_study("seed=0"), []
 
