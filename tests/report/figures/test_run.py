@@ -81,7 +81,7 @@ def test_training_alone_is_a_dashed_line_where_it_was_validated():
 def test_titles_say_what_came_of_it():
     found = {"strategy": "atlas", "rounds": 1, "gain": {"mean": 0.041, "worst": -0.02}}
     assert clients_title(found) == (
-        "atlas after 1 round: +4.1 points over training alone on average, least -2.0"
+        "atlas after 1 round: +4.1 points over alone on average, least -2.0"
     )
 
 

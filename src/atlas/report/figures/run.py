@@ -295,5 +295,5 @@ def clients_title(summary: Mapping[str, Any]) -> str:
     after = f"{summary['strategy']} after {counted(summary['rounds'], 'round')}"
     if "gain" not in summary:
         return f"{after}: test scores"
-    gain = f"{100 * summary['gain']['mean']:+.1f} points over training alone"
+    gain = f"{100 * summary['gain']['mean']:+.1f} points over alone"
     return f"{after}: {gain} on average, least {100 * summary['gain']['worst']:+.1f}"
