@@ -11,13 +11,8 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from atlas.backbones.block_parts import BERT, DISTILBERT, GPT2, LLAMA, MPNET, BlockParts
 from atlas.backbones.blocks import (
-    BERT,
-    DISTILBERT,
-    GPT2,
-    LLAMA,
-    MPNET,
-    BlockParts,
     Config,
     MaskKind,
     Model,

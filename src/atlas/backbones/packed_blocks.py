@@ -18,7 +18,8 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from atlas.backbones.blocks import Model, Position, added_mask, attention, stay
+from atlas.backbones.block_parts import attention, stay
+from atlas.backbones.blocks import Model, Position, added_mask
 from atlas.backbones.families import Family
 from atlas.federation.adapters.lora_hooks import LoraChange, Projected
 from atlas.federation.batching.packing import Packing

@@ -25,12 +25,6 @@ from dataclasses import dataclass
 from typing import Literal, Protocol
 
 from atlas.federation.exchange.contents import (
-    FITTED,
-    HANDED_OVER,
-    OFFERS,
-    SIGNED,
-    SKETCHES,
-    STATE,
     AdapterRequest,
     AssignReply,
     AssignRequest,
@@ -49,6 +43,14 @@ from atlas.federation.exchange.contents import (
     SignatureRequest,
 )
 from atlas.federation.exchange.message import Message, MessageError, decode, printable
+from atlas.federation.exchange.tensor_names import (
+    FITTED,
+    HANDED_OVER,
+    OFFERS,
+    SIGNED,
+    SKETCHES,
+    STATE,
+)
 
 Direction = Literal["up", "down"]
 TaskName = Literal[
