@@ -406,10 +406,18 @@ def test_the_mark_is_on_the_partition_in_use_and_not_on_a_number():
     planned["clusters"] |= {"first": 3, "tree": [0, 1, 2], "kin": []}
     text = printed({"planned": [planned]})
     assert "*3" in text and "in use" not in text
+    planned["clusters"] |= {"k": 2, "tree": [0, 1]}
+    text = printed({"planned": [planned]})
+    assert "*3" in text and "*2" not in text and "in use" not in text
+    assert "of the 3 in the sample, 1 held a single client" in text
+    planned["clusters"] |= {"k": 3, "tree": [[0, 1], 2]}
+    text = printed({"planned": [planned]})
+    assert "+3" in text and "*3" not in text, "one was split again, another was dropped"
+    planned["clusters"] |= {"k": 3, "tree": [0, 1, 2]}
     planned["clusters"]["tried"][1] |= {"real": True, "useful": False}
     figure = tried_figure(planned["clusters"])
     assert to_hex(figure.axes[0].collections[0].get_facecolor()[1]) == "#ffffff"
-    planned["clusters"]["first"] = 2
+    planned["clusters"] |= {"first": 2, "tree": [[0, 1], 2]}
     words = [text.get_text() for text in tried_figure(planned["clusters"]).legends[0].get_texts()]
     assert "chosen, k = 2, then split into 3" in words
 

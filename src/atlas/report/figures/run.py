@@ -32,6 +32,7 @@ from atlas.report.figures.heatmaps import affinity_figure, mixing_figure, rounds
 from atlas.report.figures.points import fingerprint_figure
 from atlas.report.figures.ranks import plot_ranks
 from atlas.report.figures.rounds import plot_rounds
+from atlas.report.read.clusters import origin_of
 from atlas.report.read.cohorts import (
     MOST_LISTED,
     PlannedCohort,
@@ -127,7 +128,7 @@ def tried_figure(clusters: Mapping[str, Any]) -> Figure:
     for axes in panels[1]:
         axes.set_xlabel("k")
     keys = [
-        _dot("more than chance", TRIED),
+        _dot("a split that is kept", TRIED),
         _dot("not a split that is kept", "white"),
         Line2D([], [], label="share needed", color=NEEDED, linestyle=":"),
         Line2D([], [], label=_chosen_words(clusters), color=CHOSEN, linestyle="--"),
@@ -136,14 +137,10 @@ def tried_figure(clusters: Mapping[str, Any]) -> Figure:
     return figure
 
 
-def chosen_k(clusters: Mapping[str, Any]) -> int:
-    """The k tried that the clusters are, or began from before some were split again."""
-    return int(clusters.get("first") or clusters["k"])
-
-
 def _chosen_words(clusters: Mapping[str, Any]) -> str:
-    first, k = chosen_k(clusters), clusters["k"]
-    return f"chosen, k = {k}" if first == k else f"chosen, k = {first}, then split into {k}"
+    origin = origin_of(clusters)
+    chosen = f"chosen, k = {origin.k}"
+    return chosen if origin.used else f"{chosen}, then split into {clusters['k']}"
 
 
 def _dot(label: str, fill: str) -> Line2D:
@@ -156,7 +153,7 @@ def draw_tried(axes: Axes, clusters: Mapping[str, Any], key: str) -> None:
     """One measure over k; splits that may not be used are hollow."""
     tried = sorted(clusters["tried"], key=lambda row: int(row["k"]))
     ks = [row["k"] for row in tried]
-    axes.axvline(chosen_k(clusters), color=CHOSEN, linestyle="--", linewidth=1.3)
+    axes.axvline(origin_of(clusters).k, color=CHOSEN, linestyle="--", linewidth=1.3)
     axes.plot(ks, _column(tried, key), color=TRIED, linewidth=1.2)
     if key == "share":
         axes.plot(ks, _column(tried, "needed"), color=NEEDED, linestyle=":", linewidth=1.5)

@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from atlas.config.plan import MAKE_ROOM, MB
+from atlas.report.read.clusters import origin_of
 from atlas.report.tables.data import data_lines
 from atlas.report.tables.runs import percent, ranks_text
 
@@ -94,26 +95,30 @@ def tried_table(clusters: Mapping[str, Any]) -> Table:
 
 
 def tried_mark(clusters: Mapping[str, Any], k: int) -> str:
-    """`*` beside the k in use, `+` beside the one whose clusters were split again.
-
-    Plans that were written before `first` was have a star where the numbers are the same.
-    """
-    first = clusters.get("first", clusters["k"])
-    if k != first:
+    """`*` beside the k in use, `+` beside the one whose clusters were split again."""
+    origin = origin_of(clusters)
+    if k != origin.k:
         return ""
-    return "*" if first == clusters["k"] else "+"
+    return "*" if origin.used else "+"
 
 
 def clusters_text(clusters: Mapping[str, Any]) -> str:
     """How many clusters there are and how far they stand apart."""
     apart = _figure(clusters.get("silhouette"))
     told = f"clusters by {clusters['method']}, k = {clusters['k']}, silhouette {apart}"
-    first = clusters.get("first")
-    if first is None or first == clusters["k"]:
+    origin = origin_of(clusters)
+    if origin.dropped:
+        told += (
+            f"\n  of the {origin.k} in the sample, {origin.dropped} held a single client and went "
+            "to the rest"
+        )
+    if origin.used or not clusters.get("tree"):
         return told
     kin = [f"{one} and {two} have {_figure(alike)}" for one, two, alike in clusters["kin"]]
     common = f"; in common, of 1: {', '.join(kin)}" if kin else ""
-    return f"{told}\n  in use: the {first} of + split again, {tree_text(clusters['tree'])}{common}"
+    return (
+        f"{told}\n  in use: the {origin.k} of + split again, {tree_text(clusters['tree'])}{common}"
+    )
 
 
 def tree_text(tree: Sequence[Any]) -> str:

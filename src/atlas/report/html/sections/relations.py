@@ -21,6 +21,7 @@ from atlas.report.html.charts import (
     table,
 )
 from atlas.report.html.sections.scores import ROUNDS, SHAPES
+from atlas.report.read.clusters import origin_of
 from atlas.report.read.cohorts import PlannedCohort, read_planned, read_signed
 from atlas.report.read.log import Rounds, by_client, events_of, grouped, validated
 from atlas.report.read.source import RunSource
@@ -245,13 +246,13 @@ def _tried(clusters: Mapping[str, Any], tried: Sequence[Mapping[str, Any]]) -> S
     columns |= {"gain": "number", "gain needed": "number", "shared in a part": "share"}
     columns |= {"real": "text", "useful": "text"}
     columns |= {"chosen": "text"}
-    first = clusters.get("first") or clusters["k"]
-    words = "yes" if first == clusters["k"] else "split again"
+    origin = origin_of(clusters)
+    words = "yes" if origin.used else "split again"
     rows = []
     for row in tried:
         keys = ("silhouette", "score", "stability", "gain", "gain_needed", "gain_shared")
         judged = (YES_NO.get(row.get(key), "") for key in ("real", "useful"))
-        chosen = words if row["k"] == first else ""
+        chosen = words if row["k"] == origin.k else ""
         rows.append([row["k"], *(row.get(key) for key in keys), *judged, chosen])
     return table(columns, rows, title="Splits tried")
 
@@ -275,10 +276,10 @@ def _quality(clusters: Mapping[str, Any]) -> str:
         value = value.get("weighted") if isinstance(value, Mapping) else value
         if value is not None:
             words.append(f"{name} {value:.2f}")
-    first = clusters.get("first") or clusters["k"]
+    origin = origin_of(clusters)
     split = ""
-    if first != clusters["k"] and clusters.get("tree"):
-        split = f" They come of {first} that were split again: {tree_text(clusters['tree'])}, "
+    if not origin.used and clusters.get("tree"):
+        split = f" They come of {origin.k} that were split again: {tree_text(clusters['tree'])}, "
         split += "parts of one cluster in brackets."
     return f"Chosen: {', '.join(words)}.{split}"
 
