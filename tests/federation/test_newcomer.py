@@ -1,10 +1,12 @@
 """Where a newcomer belongs, on fingerprints made by hand."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 from atlas.config.plan import RelationSettings
-from atlas.federation.fingerprints.compare import Prints
+from atlas.federation.fingerprints.compare import PartFacts, Prints
 from atlas.federation.newcomer import OUTSIDE, find_place
 from atlas.ops.graph.affinity import unit_rows
 
@@ -75,6 +77,29 @@ def test_fingerprints_place_even_where_the_graph_is_uniform():
     found = place((2, 9), affinity="uniform", nearest=None)
     assert found.cluster == 1
     assert found.neighbours == {"b1": 0.5, "b2": 0.5}
+
+
+def test_a_newcomer_to_a_part_hears_its_sibling_as_the_members_do():
+    parted = {"a1": 0, "a2": 0, "a3": 2, "b1": 1, "b2": 1}
+    prints = make_prints(new=(10, 0.5))
+    apart = find_place("new", prints, parted, RelationSettings())
+    kindred = find_place("new", prints, parted, RelationSettings(), {(0, 2): 0.5})
+    assert set(apart.neighbours) == {"a1", "a2"}
+    assert set(kindred.neighbours) == {"a1", "a2", "a3"}
+    assert kindred.neighbours["a3"] < kindred.neighbours["a1"]
+
+
+def test_a_newcomer_to_a_single_client_is_compared_by_what_both_want():
+    """Centred, the two are opposite whatever they do."""
+    features = torch.tensor([[1.0], [-1.0]], dtype=torch.float64)
+    draw = torch.Generator().manual_seed(0)
+    folds = 1 + 0.1 * torch.randn(2, 4, 16, generator=draw, dtype=torch.float64)
+    parts = {"text": PartFacts(0.0, 0.05**2, 1.0)}
+    alike = Prints(("a1", "new"), features, 1.0, parts, (), (), {"text": folds})
+    opposed = replace(alike, folds={"text": folds * torch.tensor([1.0, -1.0])[:, None, None]})
+    cosines = RelationSettings(affinity="cosine")
+    assert find_place("new", alike, {"a1": 0}, cosines).neighbours == {"a1": 1.0}
+    assert find_place("new", opposed, {"a1": 0}, cosines).neighbours == {}
 
 
 def test_who_has_nothing_in_common_with_anybody_has_no_neighbours():

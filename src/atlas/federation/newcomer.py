@@ -17,6 +17,7 @@ from atlas.config.plan import RelationSettings
 from atlas.federation.adapters.adapter import Adapter
 from atlas.federation.adapters.cohort import Cohort
 from atlas.federation.fingerprints.compare import Prints
+from atlas.federation.fingerprints.tree import Kin
 from atlas.federation.mixing.apply import mix_cohort
 from atlas.federation.strategies.base import View
 from atlas.federation.strategies.relations import affinity, neighbours
@@ -43,8 +44,15 @@ class Place:
     outsider: bool = False
 
 
+NO_KIN: Kin = {}
+
+
 def find_place(
-    newcomer: str, prints: Prints, clusters: Mapping[str, int] | None, settings: RelationSettings
+    newcomer: str,
+    prints: Prints,
+    clusters: Mapping[str, int] | None,
+    settings: RelationSettings,
+    kin: Kin = NO_KIN,
 ) -> Place:
     """Compare a newcomer with those who are there.
 
@@ -53,10 +61,12 @@ def find_place(
         prints: Comparable fingerprints of everybody, the newcomer among them.
         clusters: Cluster of everybody else; None where there are no clusters.
         settings: How affinities become neighbours.
+        kin: Factors on edges between clusters that were one.
     """
     if clusters is None:
-        return Place(None, {}, _neighbours(newcomer, prints, None, settings))
-    alike = _alike(prints, settings)
+        return Place(None, {}, _neighbours(newcomer, _view(prints, None, settings)))
+    # Where there is but one cluster, that is the newcomer's; else which it has makes no difference.
+    alike = _alike(prints, {**clusters, newcomer: min(clusters.values())}, settings)
     groups: dict[int, list[str]] = {}
     for client, cluster in sorted(clusters.items()):
         groups.setdefault(cluster, []).append(client)
@@ -66,8 +76,8 @@ def find_place(
     # A cluster of one says nothing of how far apart its members may be.
     within = [_mean(alike, m, [o for o in members if o != m]) for m in members if members != [m]]
     outsider = bool(within) and affinities[nearest] < OUTSIDE * min(within)
-    labels = {**clusters, newcomer: nearest}
-    return Place(nearest, affinities, _neighbours(newcomer, prints, labels, settings), outsider)
+    view = _view(prints, {**clusters, newcomer: nearest}, settings, kin)
+    return Place(nearest, affinities, _neighbours(newcomer, view), outsider)
 
 
 def first_adapter(
@@ -89,12 +99,14 @@ def first_adapter(
     return mix_cohort(cohort, weights, space="product", heads=heads).take(newcomer)
 
 
-def _alike(prints: Prints, settings: RelationSettings) -> dict[str, dict[str, float]]:
+def _alike(
+    prints: Prints, clusters: Mapping[str, int], settings: RelationSettings
+) -> dict[str, dict[str, float]]:
     """Affinity of all pairs; a relation to which fingerprints do not count cannot place anybody."""
-    # Distances as they are: who is an outsider must not depend on how close the others are.
-    affinity_name = "rbf" if settings.affinity == "uniform" else settings.affinity
-    settings = settings.model_copy(update={"affinity": affinity_name, "scale": "unit"})
-    rows = affinity(_view(prints, None, settings)).tolist()
+    if settings.affinity != "cosine":
+        # Distances as they are: who is an outsider must not depend on how close the others are.
+        settings = settings.model_copy(update={"affinity": "rbf", "scale": "unit"})
+    rows = affinity(_view(prints, clusters, settings)).tolist()
     names = prints.clients
     return {a: dict(zip(names, row, strict=True)) for a, row in zip(names, rows, strict=True)}
 
@@ -103,15 +115,18 @@ def _mean(alike: Mapping[str, Mapping[str, float]], client: str, others: list[st
     return sum(alike[client][other] for other in others) / len(others)
 
 
-def _neighbours(
-    newcomer: str, prints: Prints, labels: Mapping[str, int] | None, settings: RelationSettings
-) -> dict[str, float]:
-    rows: Tensor = neighbours(_view(prints, labels, settings))
-    shares = dict(zip(prints.clients, rows[prints.clients.index(newcomer)].tolist(), strict=True))
+def _neighbours(newcomer: str, view: View) -> dict[str, float]:
+    rows: Tensor = neighbours(view)
+    shares = dict(zip(view.clients, rows[view.clients.index(newcomer)].tolist(), strict=True))
     return {client: share for client, share in shares.items() if share and client != newcomer}
 
 
-def _view(prints: Prints, labels: Mapping[str, int] | None, settings: RelationSettings) -> View:
+def _view(
+    prints: Prints,
+    labels: Mapping[str, int] | None,
+    settings: RelationSettings,
+    kin: Kin = NO_KIN,
+) -> View:
     """The joint view; how many examples anybody has does not count among neighbours."""
     clients = prints.clients
     return View(
@@ -122,4 +137,6 @@ def _view(prints: Prints, labels: Mapping[str, int] | None, settings: RelationSe
         features=prints.features,
         clusters=None if labels is None else tuple(labels[client] for client in clients),
         settings=settings,
+        kin=kin,
+        agreement=prints.agreement if settings.affinity == "cosine" else None,
     )

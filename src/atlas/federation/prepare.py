@@ -11,6 +11,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
+import torch
+
 from atlas.config.plan import MB
 from atlas.errors import InputError
 from atlas.federation.adapters.adapter import is_head
@@ -254,6 +256,10 @@ def describe_plan(plan: RunPlan, state: ServerState) -> list[dict[str, object]]:
     for name, planned in state.planned.items():
         cohort = state.cohorts[name]
         view = view_of(plan, state, cohort, number=0)
+        learn = None
+        if plan.strategy.plans == "clusters" and view.features is not None:
+            # Nobody has told yet how many examples there are; who is heard does not hang on it.
+            learn = plan.strategy.relation(replace(view, examples=torch.ones(len(cohort.clients))))
         # A cohort's name here may be the folder its backbone is in; that is nobody's business.
-        found.append(describe_planned(planned, view, cohort.layout.backbone))
+        found.append(describe_planned(planned, view, cohort.layout.backbone, learn))
     return found

@@ -1,15 +1,22 @@
 """Splits of use: false ones are gone, real ones stay, and what was split forms a tree."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
+import scipy
 import torch
 
-from atlas.config.plan import ClusterSettings
+from atlas.config.plan import ClusterSettings, RelationSettings
 from atlas.federation.fingerprints.clusters import Clusters
 from atlas.federation.fingerprints.clusters_sampled import group_many
-from atlas.federation.fingerprints.planned import describe_clusters, size_warnings
+from atlas.federation.fingerprints.planned import describe_clusters
 from atlas.federation.fingerprints.tree import describe_tree
+from atlas.federation.fingerprints.warnings import heard_by, size_warnings
+from atlas.federation.strategies.base import View
+from atlas.federation.strategies.relations import cluster_mean, diffusion
 from atlas.ops.clustering.clusters import adjusted_rand, score_partition
+from atlas.ops.graph.sparse_rows import share_rows
 from tests.federation.fingerprints.test_clusters import (
     _few_rotations,
     directions,
@@ -136,18 +143,51 @@ def clusters_of(labels, **more):
 
 
 def test_few_members_are_warned_of_and_what_it_means():
-    names = [f"c{i}" for i in range(7)]
-    alone, pair = size_warnings(clusters_of((0, 0, 0, 0, 1, 2, 2)), names)
+    alone, pair = warned((0, 0, 0, 0, 1, 2, 2))
     assert alone.startswith("alone in a cluster: c4; nobody's adapter is mixed")
     assert pair.startswith("in a cluster of two: c5, c6; each has one other")
-    (part,) = size_warnings(clusters_of((0, 0, 0, 0, 0, 0, 1), kin={(0, 1): 0.5}), names)
+    parted = (0, 0, 0, 0, 0, 0, 1)
+    (part,) = warned(parted, {(0, 1): 0.5})
     assert part.startswith("alone in a part of a cluster: c6; they learn from the other parts")
-    (cut,) = size_warnings(clusters_of((0, 0, 0, 0, 0, 0, 1), kin={(0, 1): 0.0}), names)
+    (cut,) = warned(parted, {(0, 1): 0.0})
     assert cut.startswith("alone in a cluster: c6")
-    assert size_warnings(clusters_of((0, 0, 0, 1, 1, 1)), names[:6]) == []
-    assert size_warnings(clusters_of((0,)), names[:1]) == []
-    (many,) = size_warnings(clusters_of(tuple(range(7))), names)
+    assert warned((0, 0, 0, 1, 1, 1)) == []
+    assert warned((0,)) == []
+    (many,) = warned(tuple(range(7)))
     assert "c0, c1, c2, c3, c4 and 2 more" in many
+
+
+def test_warnings_are_of_who_is_heard_and_not_of_clusters_alone():
+    parted, kin = (0, 0, 0, 0, 0, 0, 1), {(0, 1): 0.5}
+    for settings in ({"siblings": "apart"}, {"relation": cluster_mean}):
+        (alone,) = warned(parted, kin, **settings)
+        assert alone.startswith("alone in a cluster: c6; nobody's adapter")
+    for settings in ({"cross": 0.2}, {"singletons": "joined"}):
+        (joined,) = warned(parted, **settings)
+        assert joined.startswith("alone in a cluster: c6; they learn only from clients of other")
+    assert warned((0, 0, 0, 0, 0, 1, 1), kin) == [], "two, but the other part is heard as well"
+    (still,) = warned((0,) * 7, eta=0.0)
+    assert still.startswith("without neighbours in their cluster: c0, c1")
+    sparse = share_rows(
+        scipy.sparse.csr_array(np.array([[0.5, 0.5, 0], [0, 1, 0], [0.2, 0.3, 0.5]]))
+    )
+    assert heard_by("abc", sparse) == heard_by("abc", sparse.dense()) == {"a": 1, "b": 0, "c": 2}
+
+
+def warned(labels, kin=None, relation=diffusion, **settings):
+    """Warnings about clients that are all equally alike."""
+    names, clusters = tuple(f"c{i}" for i in range(len(labels))), clusters_of(labels, kin=kin or {})
+    view = View(
+        names,
+        torch.ones(len(names), dtype=torch.float64),
+        ("",) * len(names),
+        0,
+        features=torch.ones(len(names), 1, dtype=torch.float64),
+        clusters=labels,
+        settings=RelationSettings(**settings),
+        kin=clusters.kin,
+    )
+    return size_warnings(clusters, names, heard_by(names, relation(view)))
 
 
 @pytest.mark.parametrize(("second", "least", "most"), [(1.0, 0.9, 1.0), (-1.0, 0.0, 0.0)])
@@ -155,6 +195,6 @@ def test_two_clients_are_compared_as_they_are(second, least, most):
     rows = np.stack([directions(1, 0)[0], second * directions(1, 0)[0]])
     prints = examine_of({"text": sent(rows, 0.2, 1)})(range(2))
     assert float(prints.features[0] @ prints.features[1]) == pytest.approx(-1.0)
-    assert least <= prints.agreement() <= most
-    assert examine_of(planted(1))(range(12)).agreement() is None
-    assert torch.is_tensor(prints.features)
+    assert least <= float(prints.agreement[0, 1]) <= most
+    assert torch.equal(prints.agreement, prints.agreement.T)
+    assert replace(prints, folds={}).agreement is None

@@ -144,6 +144,11 @@ def naive_diffusion(view):
         eta = view.settings.eta
         if eta == "even":
             eta = 1 / (1 + sum(share**2 for share in shares))
+        together = [
+            view.clusters is None or own == view.clusters[k] for own in view.clusters or row
+        ]
+        if any(row) and not any(share for share, own in zip(row, together, strict=True) if own):
+            eta *= view.settings.cross or 1.0  # of edges that were added on purpose nothing is lost
         weights.append([(1 - eta) * (j == k) + eta * share for j, share in enumerate(shares)])
     return float64(weights)
 
@@ -365,6 +370,26 @@ def test_w_of_a_round_is_what_the_relation_says():
         assert (view.clusters is None) == (name == "mira")
         assert torch.equal(weights, relation(view))
         assert not torch.equal(weights, torch.eye(N).double())
+
+
+def test_what_a_plan_found_out_reaches_w():
+    """Kin and agreement are no settings of a view made by hand: a round passes them on."""
+    plan, state, cohort = setting("atlas")
+    (plain,) = related(plan, state, cohort)
+    planned = state.planned["law"]
+    kindred = replace(planned, clusters=replace(planned.clusters, kin={(0, 1): 0.5}))
+    state.planned["law"] = kindred
+    (found,) = related(plan, state, cohort)
+    assert not torch.equal(found, plain), "siblings=affinity"
+    apart = replace(plan, relation=RelationSettings(siblings="apart"))
+    assert torch.equal(related(apart, state, cohort)[0], plain)
+    two = {client: own for client, own in make_sketches().items() if client in ("c0", "c2")}
+    assert len({CLUSTERS[int(client[1:])] % 2 for client in two}) == 1, "both want the same"
+    for scale, mixed in (("cluster", True), ("unit", False)):
+        plan, state, cohort = setting("mira", two, affinity="cosine", scale=scale)
+        (weights,) = related(plan, state, cohort)
+        assert bool(weights[0, 2] > 0) == mixed
+        assert float(weights.diagonal()[[1, 3, 4, 5, 6]].min()) == 1.0
 
 
 def test_during_warmup_nobody_learns_from_anybody():

@@ -5,9 +5,17 @@ from dataclasses import replace
 import pytest
 import torch
 
-from atlas.config.plan import RelationSettings
+from atlas.config.plan import FingerprintSettings, RelationSettings
+from atlas.federation.fingerprints.compare import compare_prints
+from atlas.federation.strategies import scales
 from atlas.federation.strategies.base import View
-from atlas.federation.strategies.relations import affinity, neighbours, sparse_neighbours
+from atlas.federation.strategies.relations import (
+    affinity,
+    diffusion,
+    neighbours,
+    sparse_diffusion,
+    sparse_neighbours,
+)
 from atlas.ops.graph.affinity import unit_rows, within
 from atlas.ops.graph.neighbours import nearest_gap
 
@@ -65,7 +73,8 @@ def test_cosines_find_their_own_at_any_number_of_tasks(tasks):
 @pytest.mark.parametrize(("agreement", "wanted"), [(0.9, 1.0), (0.0, 0.0)])
 def test_a_cosine_of_two_clients_is_of_what_they_want(agreement, wanted):
     features = torch.tensor([[1.0, 0.0], [-1.0, 0.0]], dtype=torch.float64)
-    view = replace(view_of(features, affinity="cosine"), agreement=agreement)
+    both = torch.tensor([[1.0, agreement], [agreement, 1.0]], dtype=torch.float64)
+    view = replace(view_of(features, affinity="cosine"), agreement=both)
     assert float(affinity(view)[0, 1]) == agreement
     assert float(neighbours(view)[0, 1]) == wanted
     former = replace(view, settings=RelationSettings(affinity="cosine", scale="unit"))
@@ -83,13 +92,41 @@ def test_the_unit_is_the_median_to_the_nearest():
     assert nearest_gap(rows[:1].expand(4, 2)) == 1.0
 
 
-def test_twins_do_not_cut_off_all_others():
+@pytest.mark.parametrize("gap", [0.0, 1e-3])
+def test_twins_do_not_cut_off_all_others(gap, monkeypatch):
+    """Two of three tasks are twins, nearly or to the bit; their distance is no unit for others."""
     features = features_of(3, 0.4)
-    features[1], features[4] = features[0], features[3]
-    features[2], features[5] = features[0], features[3]
-    near = neighbours(view_of(features, nearest=2))
+    apart = gap * features_of(3, 0.4, seed=1)[:6]
+    features[:6] = unit_rows(features[[0, 0, 0, 3, 3, 3]] + apart)
+    view = view_of(features, nearest=2)
+    near = neighbours(view)
     assert bool((near.diagonal() == 0).all())
     assert float(near[6, 7] + near[6, 8]) > 0.99
+    kept = float(affinity(view)[6, 7])
+    assert kept > 0.1
+    monkeypatch.setattr(scales, "LEAST_UNIT", 1e-12)
+    if gap:
+        assert float(affinity(view)[6, 7]) < 1e-6 * kept, "but for the least unit it would be"
+
+
+@pytest.mark.parametrize("n", [2, 3, 5, 8])
+@pytest.mark.parametrize("gradients", ["noisy", "equal"])
+def test_clients_of_one_cluster_learn_from_each_other_under_every_affinity(n, gradients):
+    """Centred, alike clients point away from each other: their gradients as they are must tell."""
+    draw = torch.Generator().manual_seed(n)
+    noise = torch.randn(n, 8, 32, generator=draw, dtype=torch.float64)
+    folds = torch.ones(n, 8, 32, dtype=torch.float64) + (noise if gradients == "noisy" else 0.0)
+    sent = {f"c{i}": {"text": own} for i, own in enumerate(folds)}
+    plain = FingerprintSettings(parts=["text"], head=False)
+    prints = compare_prints(sent, [2] * n, plain, resamples=0, seed=0)
+    view = replace(view_of(prints.features, (0,) * n), agreement=prints.agreement)
+    for name in ("rbf", "cosine", "uniform"):
+        asked = replace(view, settings=RelationSettings(affinity=name))
+        assert bool((neighbours(asked).diagonal() == 0).all()), name
+        assert float(affinity(asked).min()) > (0.99 if gradients == "equal" else 0.0), name
+    former = replace(view, settings=RelationSettings(affinity="cosine", scale="unit"))
+    if gradients == "noisy":
+        assert bool((neighbours(former).diagonal() == 1).any()), "centred, somebody has nobody"
 
 
 def test_parts_of_one_cluster_keep_edges_by_what_they_have_in_common():
@@ -104,6 +141,32 @@ def test_parts_of_one_cluster_keep_edges_by_what_they_have_in_common():
     apart = replace(view, settings=view.settings.model_copy(update={"siblings": "apart"}))
     assert float(neighbours(apart)[2, 2]) == 1.0, "without kin, the third has nobody"
     assert torch.equal(within(whole, clusters, 0.8, {(1, 0): 0.5})[0, 2], 0.8 * whole[0, 2])
+
+
+def test_who_hears_another_part_alone_steps_as_far_as_they_have_something_in_common():
+    features = features_of(2, 0.6)
+    view = view_of(features, (0, 0, 1, 2, 2, 2))
+    own = []
+    for factor in (0.0, 1e-6, 0.25, 0.5, 1.0):
+        w = diffusion(replace(view, kin={(0, 1): factor}))
+        own.append(float(w[2, 2]))
+        assert float(w[0, 0]) < 0.55, "those with a neighbour of their own part step as ever"
+    assert own[0] == 1.0 and own[1] == pytest.approx(1.0, abs=1e-5), "no jump at nothing"
+    steps = [1.0 - share for share in own]
+    assert steps[2:4] == pytest.approx([0.25 * steps[4], 0.5 * steps[4]], rel=1e-9)
+    joined = replace(view, settings=RelationSettings(singletons="joined", nearest=None))
+    assert float(diffusion(joined)[2, 2]) == pytest.approx(0.5), "joined on purpose: a whole step"
+
+
+@pytest.mark.parametrize("cross", [0.0, 0.2])
+def test_sparse_steps_of_lone_parts_are_those_of_the_matrix(cross):
+    features = features_of(30, 0.6)
+    clusters = (0, 1, 1, 1, 2, 3, 3, 3, 3, *(4 + i // 9 for i in range(81)))
+    view = view_of(features, clusters, nearest=4, cross=cross)
+    view = replace(view, kin={(0, 1): 0.4, (2, 3): 0.9})
+    found = sparse_diffusion(view).dense()
+    assert torch.allclose(found, diffusion(view), atol=1e-12)
+    assert float(found[0, 0]) > float(found[4, 4]) > 0.4
 
 
 @pytest.mark.parametrize("cross", [0.0, 0.2])

@@ -1,5 +1,7 @@
 """What members gain by a split: against loops, and on clients that differ by chance or for good."""
 
+from itertools import product as product_of
+
 import numpy as np
 import pytest
 import scipy
@@ -124,6 +126,41 @@ def test_who_is_left_alone_loses_what_the_whole_gives():
     # Without the common aim there is nothing to lose.
     apart = drawn(3 * np.eye(5, WIDTH), noise=0.1)
     assert min(part_gains(apart, (0, 1, 1, 1, 1)).values()) > -0.1
+
+
+@pytest.mark.parametrize("labels", [(0, 1), (0, 0, 1, 2, 2, 2, 1), tuple(range(9))])
+def test_affinities_of_parts_equal_a_loop_over_pairs(labels):
+    rows = drawn(np.random.default_rng(5).standard_normal((len(labels), WIDTH)) + 1, 0.1, seed=6)
+    odd, even = rows[:, 1::2].sum(1), rows[:, ::2].sum(1)
+    members = [[i for i, own in enumerate(labels) if own == part] for part in sorted(set(labels))]
+
+    def product(one, two):
+        """Of the mean gradients of two parts, each time of different halves, either way."""
+        pairs = [(i, j) for i in one for j in two]
+        return sum(odd[i] @ even[j] + even[i] @ odd[j] for i, j in pairs) / (2 * len(pairs))
+
+    found = part_affinities(rows, labels)
+    for (a, one), (b, two) in product_of(list(enumerate(members)), repeat=2):
+        length = max(0.0, product(one, one)) * max(0.0, product(two, two))
+        cosine = product(one, two) / length**0.5 if length else 0.0
+        assert found[a, b] == pytest.approx(1.0 if a == b else min(1.0, max(0.0, cosine)))
+    assert 0 < found[0, 1] < 1, "neither end is reached, so the numbers tell"
+
+
+def test_gains_of_parts_equal_a_loop_over_members():
+    labels = (0, 0, 1, 2, 2, 2, 1)
+    rows = drawn(np.random.default_rng(7).standard_normal((7, WIDTH)), seed=8)
+    odd, even = rows[:, 1::2].sum(1), rows[:, ::2].sum(1)
+    found = part_gains(rows, labels)
+    for part in (0, 1, 2):
+        gains = []
+        for i in (i for i, own in enumerate(labels) if own == part):
+            others = [j for j in range(7) if j != i]
+            near = [j for j in others if labels[j] == part]
+            for held, rest in ((odd, even), (even, odd)):
+                own = np.mean([held[i] @ rest[j] for j in near])
+                gains.append(own - np.mean([held[i] @ rest[j] for j in others]))
+        assert found[part] == pytest.approx(np.mean(gains))
 
 
 def test_affinities_of_parts_are_cosines_freed_of_noise():

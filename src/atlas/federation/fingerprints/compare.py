@@ -9,8 +9,9 @@ the only part that is reliable, and decides.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -92,22 +93,23 @@ class Prints:
             centre: What they are measured from; a part that it does not have is measured from what
                 these clients share.
         """
-        parts = []
-        for name, rows in self.folds.items():
-            facts, shared = self.parts[name], centre.get(name, rows.mean(0, keepdim=True))
-            parts.append((rows - shared) * facts.scale)
-        joined: Floats = torch.cat(parts, dim=2).cpu().numpy()
-        return joined
+        return _side_by_side(
+            (rows - centre.get(name, rows.mean(0, keepdim=True))) * self.parts[name].scale
+            for name, rows in self.folds.items()
+        )
 
-    def agreement(self) -> float | None:
-        """How far two clients want the same, 0 to 1; None if there are not two.
+    @cached_property
+    def agreement(self) -> Tensor | None:
+        """How far every two clients want the same, 0 to 1 [n, n]; None without folds.
 
-        Centred, two clients are opposite whatever they are; their gradients as they are tell.
+        Their gradients are taken as they are: centred, clients that are alike point anywhere, and
+        two are opposite whatever they do.
         """
-        if len(self.clients) != 2 or not self.folds:
+        if not self.folds:
             return None
-        nothing = {name: torch.zeros_like(rows[:1]) for name, rows in self.folds.items()}
-        return float(part_affinities(self.gradients(nothing), (0, 1))[0, 1])
+        counts = {name: facts.scale or facts.weight for name, facts in self.parts.items()}
+        folds = _side_by_side(rows * counts[name] for name, rows in self.folds.items())
+        return torch.from_numpy(part_affinities(folds, range(len(folds)))).to(self.features)
 
     @property
     def reliability(self) -> float:
@@ -158,7 +160,7 @@ def compare_prints(
     draws = [_draw(clients, total, seed, number) for number in range(resamples)]
     return Prints(
         clients=clients,
-        features=unit_rows(features),
+        features=_placed(unit_rows(features)),
         explained=explained,
         parts=facts,
         halves=(
@@ -168,6 +170,19 @@ def compare_prints(
         resamples=tuple(unit_rows(_join(folds, facts, draw)) for draw in draws),
         folds=folds,
     )
+
+
+def _side_by_side(parts: Iterable[Tensor]) -> Floats:
+    """Folds of several parts [n, folds, d]."""
+    joined: Floats = torch.cat(list(parts), dim=2).cpu().numpy()
+    return joined
+
+
+def _placed(features: Tensor) -> Tensor:
+    """Clients with equal gradients are all at one place; a row of zeros would be an unknown one."""
+    if len(features) > 1 and not bool(features.any()):
+        features[:, 0] = 1.0
+    return features
 
 
 def part_names(labels: Sequence[int], settings: FingerprintSettings) -> list[str]:

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from atlas.config.plan import ClusterSettings, FingerprintSettings
 from atlas.federation.adapters.cohort import Cohort
-from atlas.federation.fingerprints.clusters import PURE, Clusters, describe, group_clients
+from atlas.federation.fingerprints.clusters import Clusters, describe, group_clients
 from atlas.federation.fingerprints.clusters_sampled import (
     SAMPLE,
     SampledPlan,
@@ -24,12 +24,10 @@ from atlas.federation.fingerprints.clusters_sampled import (
 )
 from atlas.federation.fingerprints.compare import Prints, Sketches, compare_prints
 from atlas.federation.fingerprints.tree import Kin, describe_tree
+from atlas.federation.fingerprints.warnings import cluster_warnings, heard_by, size_warnings
 from atlas.federation.strategies.base import View
 from atlas.federation.strategies.relations import affinity, neighbours
-from atlas.ops.clustering.clusters import purity
-
-MOST_NAMED = 5
-"""Clients named in a warning; the rest is counted."""
+from atlas.ops.graph.sparse_rows import SharedRows
 
 LARGEST_LOGGED = 64
 """Square matrices are written into the events up to this many clients."""
@@ -62,10 +60,29 @@ class CohortPlan:
         """Factors on edges between clusters that were one."""
         return {} if self.clusters is None else self.clusters.kin
 
-    @property
-    def agreement(self) -> float | None:
-        """How far the clients want the same, where just two are known."""
-        return None if self.prints is None else self.prints.agreement()
+    def kin_by(self, labels: Mapping[str, int]) -> Kin:
+        """The same by the numbers that clusters have in `labels`, a cluster by client."""
+        if self.prints is None or self.clusters is None:
+            return {}
+        pairs = zip(self.prints.clients, self.clusters.labels, strict=True)
+        numbers = {own: labels[client] for client, own in pairs if client in labels}
+        return {
+            (numbers[a], numbers[b]): factor
+            for (a, b), factor in self.kin.items()
+            if a in numbers and b in numbers
+        }
+
+    def agreement(self, clients: Sequence[str]) -> Tensor | None:
+        """How far every two want the same [n, n]; nothing for one that is not known."""
+        if self.prints is None or self.prints.agreement is None:
+            return None
+        place = {client: number for number, client in enumerate(self.prints.clients)}
+        known = [i for i, client in enumerate(clients) if client in place]
+        rows = torch.tensor([place[clients[i]] for i in known])
+        found = self.prints.agreement.new_zeros(len(clients), len(clients))
+        where = torch.tensor(known, device=found.device)
+        found[where[:, None], where] = self.prints.agreement[rows[:, None], rows]
+        return found
 
     def labels(self, clients: Sequence[str]) -> tuple[int, ...] | None:
         """Clusters in the order of `clients`; one that is not known is alone."""
@@ -118,13 +135,16 @@ def plan_cohort(  # noqa: PLR0913
     return CohortPlan(known, examine(range(len(clients))), found)
 
 
-def describe_planned(planned: CohortPlan, view: View, cohort: str) -> dict[str, object]:
+def describe_planned(
+    planned: CohortPlan, view: View, cohort: str, learn: Tensor | SharedRows | None = None
+) -> dict[str, object]:
     """The plan of one cohort as plain values, for the events and `atlas plan`.
 
     Args:
         planned: What was found.
         view: The same clients as a relation sees them.
         cohort: Name of their backbone.
+        learn: Who learns from whom, where it hangs on the clusters.
     """
     prints = planned.prints
     if prints is None:
@@ -150,7 +170,10 @@ def describe_planned(planned: CohortPlan, view: View, cohort: str) -> dict[str, 
     if planned.clusters is not None:
         entry["clusters"] = describe_clusters(planned.clusters, own)
         warnings += cluster_warnings(planned.clusters, own)
-        warnings += size_warnings(planned.clusters, prints.clients)
+        if learn is not None:
+            warnings += size_warnings(
+                planned.clusters, prints.clients, heard_by(view.clients, learn)
+            )
     if len(prints.clients) == len(view.clients) <= LARGEST_LOGGED:
         entry |= {"affinity": affinity(view).tolist(), "neighbours": neighbours(view).tolist()}
     return entry | {"warnings": warnings}
@@ -171,48 +194,3 @@ def describe_clusters(clusters: Clusters, tasks: Sequence[str]) -> dict[str, obj
         "tree": describe_tree(clusters.paths) if clusters.paths else None,
         "kin": [[one, two, alike] for (one, two), alike in sorted(clusters.kin.items())],
     }
-
-
-def cluster_warnings(clusters: Clusters, tasks: Sequence[str]) -> list[str]:
-    """What a reader should know of how clusters and tasks agree."""
-    mean, weighted = purity(clusters.labels, tasks)
-    if min(mean, weighted) >= PURE:
-        return []
-    return [f"clusters hold several tasks: purity {mean:.2f}, by size {weighted:.2f}, below {PURE}"]
-
-
-def size_warnings(clusters: Clusters, clients: Sequence[str]) -> list[str]:
-    """Who has nobody, or one other, to learn from, and what that means for it."""
-    members: dict[int, list[str]] = {}
-    for client, label in zip(clients, clusters.labels, strict=True):
-        members.setdefault(label, []).append(client)
-    if len(clients) < 2:
-        return []
-    kin = {number for pair, alike in clusters.kin.items() if alike > 0 for number in pair}
-    alone = [own[0] for label, own in members.items() if len(own) == 1 and label not in kin]
-    near = [own[0] for label, own in members.items() if len(own) == 1 and label in kin]
-    pairs = [one for own in members.values() if len(own) == 2 for one in own]
-    found = []
-    if alone:
-        found.append(
-            f"alone in a cluster: {named(alone)}; nobody's adapter is mixed into theirs, so the "
-            "federation gives them nothing that training alone would not (relation.singletons="
-            "joined gives them their nearest, whom they resemble little)"
-        )
-    if near:
-        found.append(
-            f"alone in a part of a cluster: {named(near)}; they learn from the other parts alone, "
-            "by what they have in common"
-        )
-    if pairs:
-        found.append(
-            f"in a cluster of two: {named(pairs)}; each has one other to learn from, and the noise "
-            "of both is halved at best"
-        )
-    return found
-
-
-def named(clients: Sequence[str]) -> str:
-    """The first few of them by name, the others counted."""
-    more = len(clients) - MOST_NAMED
-    return ", ".join(clients[:MOST_NAMED]) + (f" and {more} more" if more > 0 else "")

@@ -283,7 +283,7 @@ def view_of(plan: RunPlan, state: ServerState, cohort: Cohort, number: int) -> V
         signatures=known_signatures(state.signatures, clients),
         relevance=plan.relevance,
         kin=planned.kin,
-        agreement=planned.agreement,
+        agreement=planned.agreement(clients) if plan.relation.affinity == "cosine" else None,
     )
 
 

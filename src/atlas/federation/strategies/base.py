@@ -39,7 +39,7 @@ class View:
         features: Fingerprints [n, d], unit rows, float64; a zero row where a client sent none.
         clusters: Cluster of each client.
         kin: Factors on edges between clusters that were one, by the numbers of both.
-        agreement: How far the clients want the same, 0 to 1, where just two are known.
+        agreement: How far every two clients want the same, 0 to 1 [n, n], if somebody measured it.
         settings: How affinities are made.
         norms: Measures how much each client's adapter changes the model: the norm of its dW [n],
             float64. Work that few relations need, so it is done when one asks.
@@ -59,7 +59,7 @@ class View:
     signatures: Tensor | None = None
     relevance: RelevanceSettings = RelevanceSettings()
     kin: Mapping[tuple[int, int], float] = field(default_factory=dict)
-    agreement: float | None = None
+    agreement: Tensor | None = None
 
 
 Relation = Callable[[View], Tensor | SharedRows]

@@ -10,18 +10,23 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import wraps
+from typing import TypeVar
 
+import numpy as np
 import scipy
 import torch
 from torch import Tensor
 
 from atlas.federation.strategies.base import Relation, View, data_shares, identity
 from atlas.federation.strategies.scales import alphas_of, kin_of, neighbours_wanted
+from atlas.ops.clustering.clusters import Floats
 from atlas.ops.graph import sparse_rows as sparse
 from atlas.ops.graph.affinity import (
+    closest_factors,
     connect_singletons,
     cosine,
     even_steps,
+    group_factors,
     group_shares,
     lazy,
     nearest,
@@ -39,6 +44,7 @@ from atlas.ops.graph.neighbours import (
     near_edges,
     pair_tempered,
 )
+from atlas.ops.graph.neighbours import closest_factors as near_factors
 from atlas.ops.graph.sparse_rows import (
     LARGEST_DENSE,
     Edges,
@@ -56,6 +62,8 @@ AFFINITIES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "uniform": lambda features, alpha: torch.ones(len(features), len(features)).to(features),
 }
 
+Steps = TypeVar("Steps", Tensor, Floats)
+
 WHOLE_STEP = 1.0
 FEWEST_CENTRED = 3
 """Of two clients, centred signatures are opposite whatever they are."""
@@ -68,24 +76,34 @@ def affinity(view: View) -> Tensor:
     alphas = alphas_of(view, features).between(everybody[:, None], everybody)
     found = AFFINITIES[view.settings.affinity](features, alphas)
     known = features.square().sum(1) > 0
-    if says_nothing_centred(view):
-        found = torch.full_like(found, float(view.agreement or 0.0)).fill_diagonal_(1.0)
+    if view.agreement is not None and says_nothing_centred(view, known):
+        found = view.agreement.to(found)
     identity = torch.eye(len(features), dtype=found.dtype, device=found.device)
     return torch.where(known[:, None] & known, found, identity)
 
 
-def says_nothing_centred(view: View) -> bool:
-    """Whether cosines of features tell nothing: centred, two clients are opposite whatever they do.
+def says_nothing_centred(view: View, known: Tensor) -> bool:
+    """Whether cosines of features tell nothing, so that wishes are compared as they are instead.
 
-    What the two want is compared as it is instead. Runs from before that keep what they had.
+    Centred, two clients are opposite whatever they do, and clients of whom no split is known point
+    anywhere, away from each other more often than not. Runs from before that keep what they had.
+
+    Args:
+        view: Its settings and clusters.
+        known: Whose features are known.
     """
     settings = view.settings
-    two = view.agreement is not None and int((_features(view).square().sum(1) > 0).sum()) == 2
-    return settings.affinity == "cosine" and settings.scale != "unit" and two
+    labels = np.asarray(view.clusters or range(len(known)))[known.cpu().numpy()]
+    alike = int(known.sum()) == 2 or len(np.unique(labels)) == 1
+    return settings.affinity == "cosine" and settings.scale != "unit" and alike
 
 
 def neighbours(view: View) -> Tensor:
     """Row-normalised edges: alike, within clusters if there are any, the nearest, symmetric."""
+    return row_normalise(_edges(view))
+
+
+def _edges(view: View) -> Tensor:
     settings = view.settings
     whole = without_self(affinity(view))
     edges = whole
@@ -96,19 +114,32 @@ def neighbours(view: View) -> Tensor:
     edges = symmetrise(edges)
     if settings.singletons == "joined":
         edges = connect_singletons(edges, whole)
-    return row_normalise(edges)
+    return edges
 
 
 def diffusion(view: View) -> Tensor:
     """One step over the graph of clients, W = I - eta L with the random-walk Laplacian L.
 
     With eta `auto` the whole step is offered and each client takes the share that suits it. With
-    `shrink` it is that of `even`, of which each client takes what is estimated afterwards.
+    `shrink` it is that of `even`, of which each client takes what is estimated afterwards. Whoever
+    hears other clusters alone takes as much less of a step as these have less in common with it.
     """
-    shares, eta = neighbours(view), view.settings.eta
+    edges = _edges(view)
+    shares = row_normalise(edges)
+    near = torch.ones(len(edges)).to(edges)
+    if view.clusters is not None:
+        near = closest_factors(
+            edges, group_factors(view.clusters, view.settings.cross, kin_of(view))
+        )
+    return lazy(shares, near * _step(view, even_steps(shares)))
+
+
+def _step(view: View, even: Steps) -> Steps | float:
+    """The step of all, or of each client."""
+    eta = view.settings.eta
     if eta == "even" or eta == "shrink":  # noqa: PLR1714 - mypy does not narrow by `in`
-        return lazy(shares, even_steps(shares))
-    return lazy(shares, WHOLE_STEP if eta == "auto" else eta)
+        return even
+    return WHOLE_STEP if eta == "auto" else eta
 
 
 def cluster_mean(view: View) -> Tensor:
@@ -179,14 +210,20 @@ def sparse_diffusion(view: View) -> SharedRows:
     settings = view.settings
     if neighbours_wanted(view) is None or settings.affinity not in PAIRS:
         return share_rows(scipy.sparse.csr_array(diffusion(view).cpu().numpy()))
-    shares, eta = sparse_neighbours(view), settings.eta
-    if eta == "even" or eta == "shrink":  # noqa: PLR1714 - mypy does not narrow by `in`
-        return share_rows(sparse.lazy(shares, sparse.even_steps(shares)))
-    return share_rows(sparse.lazy(shares, WHOLE_STEP if eta == "auto" else eta))
+    edges = _sparse_edges(view)
+    shares = sparse.row_normalise(edges)
+    near = np.ones(len(view.clients))
+    if view.clusters is not None:
+        near = near_factors(edges, view.clusters, settings.cross, kin_of(view))
+    return share_rows(sparse.lazy(shares, near * _step(view, sparse.even_steps(shares))))
 
 
 def sparse_neighbours(view: View) -> Edges:
     """Row-normalised edges [n, n]; see `neighbours`."""
+    return sparse.row_normalise(_sparse_edges(view))
+
+
+def _sparse_edges(view: View) -> Edges:
     settings, features, count = view.settings, _features(view), neighbours_wanted(view)
     if count is None:
         raise ValueError("sparse neighbours need a number of neighbours")
@@ -199,7 +236,7 @@ def sparse_neighbours(view: View) -> Edges:
     edges = sparse.symmetrise(near)
     if settings.singletons == "joined":
         edges = connect_lonely(edges, features, alike)
-    return sparse.row_normalise(edges)
+    return edges
 
 
 def sparse_relevance(view: View) -> SharedRows:

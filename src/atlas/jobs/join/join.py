@@ -160,7 +160,8 @@ def _give_start(folder: RunFolder, run: FinishedRun, guest: _Guest) -> _Start:
     prints = _compare(crowd, guest, sketches)
     clusters = planned_clusters(crowd)
     labels = clusters and {c: clusters["labels"][c] for c in prints.clients if c != client}
-    place = find_place(client, prints, labels, config.relation)
+    kin = crowd.state.planned[crowd.config.backbone.name].kin_by(labels or {})
+    place = find_place(client, prints, labels, config.relation, kin)
     held = guest.federation.groups[0].arms["held"]
     some = next(iter(held.tensors.values()))
     near = [m for m in _cohort(crowd).members if m.id in place.neighbours]

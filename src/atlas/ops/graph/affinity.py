@@ -75,10 +75,18 @@ def within(
     cross: float = 0.0,
     kin: Mapping[tuple[int, int], float] | None = None,
 ) -> Tensor:
-    """Keep edges inside groups; edges across are multiplied by `cross`.
+    """Keep edges inside groups; edges across are multiplied by `cross`; see `group_factors`."""
+    return affinity * group_factors(labels, cross, kin).to(affinity)
+
+
+def group_factors(
+    labels: Sequence[object],
+    cross: float = 0.0,
+    kin: Mapping[tuple[int, int], float] | None = None,
+) -> Tensor:
+    """What edges count by the groups of both ends [n, n], float64; 1 inside a group.
 
     Args:
-        affinity: Edges.
         labels: Group of each client.
         cross: Factor on edges between groups.
         kin: Larger factors on edges between some pairs of groups, either way round.
@@ -90,7 +98,19 @@ def within(
         [1.0 if own == other else max(cross, factors.get((own, other), 0.0)) for other in labels]
         for own in labels
     ]
-    return affinity * torch.tensor(rows, dtype=affinity.dtype, device=affinity.device)
+    return torch.tensor(rows, dtype=torch.float64)
+
+
+def closest_factors(edges: Tensor, factors: Tensor) -> Tensor:
+    """The largest factor on any edge of each client [n]: how near the nearest group it hears is.
+
+    Rows are normalised, so a client whose edges are all weak would take as large a step as one
+    among its own; its step is to be multiplied by this. 1 without edges; edges of factor 0 were
+    added on purpose and count in full.
+    """
+    counted = torch.where(factors > 0, factors, 1.0).to(edges)
+    largest = torch.where(edges > 0, counted, 0.0).amax(1)
+    return torch.where(largest > 0, largest, 1.0)
 
 
 def connect_singletons(affinity: Tensor, whole: Tensor) -> Tensor:

@@ -244,6 +244,17 @@ def connect_lonely(
     return tidy(edges.maximum(added.maximum(added.T)))
 
 
+def closest_factors(
+    edges: Edges, labels: Sequence[int], cross: float, kin: Mapping[tuple[int, int], float]
+) -> Floats:
+    """The largest factor on any edge of each client [n]; see `affinity.closest_factors`."""
+    groups, pairs = np.asarray(labels), edges.tocoo()
+    factors = _factors(groups, kin, cross)(groups[pairs.row], groups[pairs.col])
+    largest = np.zeros(len(groups))
+    np.maximum.at(largest, pairs.row, np.where(factors > 0, factors, 1.0))
+    return np.where(largest > 0, largest, 1.0)
+
+
 def _factors(
     groups: Places, kin: Mapping[tuple[int, int], float], cross: float
 ) -> Callable[[Places, Places], Floats]:
