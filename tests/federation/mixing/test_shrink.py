@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from atlas.federation.exchange.contents import FitReply
 from atlas.federation.exchange.message import Message
 from atlas.federation.mixing.deliver import Taken
-from atlas.federation.mixing.distance import squared_gaps, squared_head_gaps
+from atlas.federation.mixing.distance import squared_deviations, squared_gaps, squared_head_gaps
 from atlas.federation.mixing.shrink import (
     MOST_COMPARED,
     PartNoise,
@@ -19,7 +19,6 @@ from atlas.federation.mixing.shrink import (
     own_shares,
     read_noise,
     remember_kept,
-    squared_deviations,
     taken_by,
 )
 from atlas.ops.graph.shrink import Deviation, Neighbour, RoundNoise, compared, trained

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import combinations
 
 import numpy as np
 import scipy
@@ -21,7 +20,7 @@ from atlas.federation.exchange.message import Message
 from atlas.federation.fingerprints.planned import LARGEST_LOGGED
 from atlas.federation.mixing.apply import Weights, relate
 from atlas.federation.mixing.deliver import Taken
-from atlas.federation.mixing.distance import squared_gaps, squared_head_gaps
+from atlas.federation.mixing.distance import squared_deviations
 from atlas.federation.server import RunPlan, Server
 from atlas.federation.strategies.base import View
 from atlas.ops.graph import sparse_rows as sparse
@@ -154,48 +153,6 @@ def learn(
         else moved[client]
         for client in noises
     }
-
-
-def squared_deviations(
-    cohort: Cohort, near: Mapping[str, Sequence[tuple[str, float]]]
-) -> dict[str, float]:
-    """Squared distance of each client from the mean of its neighbours; heads by label sets.
-
-    From distances of pairs: |x - sum p_l x_l|^2 is sum p_l |x - x_l|^2 less the sum over pairs of
-    neighbours of p_l p_m |x_l - x_m|^2, so that no mean is ever formed.
-    """
-    groups = {client: [client, *(other for other, _ in near[client])] for client in near}
-    pairs = sorted({_pair(*two) for group in groups.values() for two in combinations(group, 2)})
-    if not pairs:
-        return dict.fromkeys(near, 0.0)
-    one, two = (cohort.index([pair[side] for pair in pairs]) for side in (0, 1))
-    bodies = dict(zip(pairs, squared_gaps(cohort, one, two).tolist(), strict=True))
-    heads = dict(zip(pairs, squared_head_gaps(cohort, one, two).tolist(), strict=True))
-    members = {member.id: member for member in cohort.members}
-    found = {}
-    for client, others in near.items():
-        labels = members[client].label_set
-        alike = [(other, p) for other, p in others if members[other].label_set == labels]
-        shared = sum(p for _, p in alike)
-        # A head's mean is over the clients of its label set, and counts as far as there are any.
-        mean = [(other, p / shared) for other, p in alike]
-        found[client] = _from_mean(client, others, bodies) + shared * _from_mean(
-            client, mean, heads
-        )
-    return found
-
-
-def _from_mean(
-    client: str, others: Sequence[tuple[str, float]], gaps: Mapping[tuple[str, str], float]
-) -> float:
-    """The squared distance of one from the mean of some others, by that of all pairs."""
-    away = sum(p * gaps[_pair(client, other)] for other, p in others)
-    apart = sum(p * q * gaps[_pair(one, two)] for (one, p), (two, q) in combinations(others, 2))
-    return max(0.0, away - apart)
-
-
-def _pair(one: str, two: str) -> tuple[str, str]:
-    return (one, two) if one < two else (two, one)
 
 
 def taken_by(weights: Weights, steps: Tensor) -> Weights:
