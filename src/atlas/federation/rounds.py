@@ -94,7 +94,8 @@ def run_round(plan: RunPlan, state: ServerState, transport: Transport, observe: 
         whole = Mixing(trained, weights, (), view.clusters, routes, cutting)
         remembered = Remembered.begin(trained, cutting)
         mixing, taken = _mix(server, whole, clients, rule, remembered)
-        remember_kept(state.deviations, trained.clients, replied, taken)
+        mixed_held = remembered is not None
+        remember_kept(state.deviations, trained.clients, replied, taken, held=mixed_held)
         # Described before anybody starts again, which may write into what was trained.
         entry = describe_mixing(mixing, taken, rule)
         if remembered is not None:

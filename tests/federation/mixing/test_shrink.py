@@ -157,11 +157,23 @@ def test_what_clients_start_with_follows_from_what_they_took():
         "none": Taken(0, 0.0),
         "given": Taken(0, 1.0),
     }
-    remember_kept(known, [*known, "unknown"], ("took", "half", "none", "failed"), taken)
+    remember_kept(known, [*known, "unknown"], ("took", "half", "none", "failed"), taken, held=False)
     kept = {name: one.kept for name, one in known.items()}
     assert kept == pytest.approx(
         {"took": 0.4, "half": 0.7, "none": 1.0, "failed": 1.0, "away": 0.4, "given": 0.0}
     )
+
+
+@pytest.mark.parametrize(("held", "wanted"), [(False, 0.75 * 0.2 + 0.25), (True, 0.2)])
+def test_who_was_away_had_less_than_all_before_it_took_a_part(held, wanted):
+    """What is mixed of a client that should keep all of its deviation is the whole, or what it
+    holds of it; of one that should keep nothing nothing is left in either."""
+    whole = Deviation(kept=0.2, seen=1.0)
+    assert whole.share == 1.0
+    known = {"keeps": whole, "nothing": Deviation(kept=0.2)}
+    remember_kept(known, [*known], (), dict.fromkeys(known, Taken(0, 0.25)), held=held)
+    assert known["nothing"].kept == pytest.approx(0.15)
+    assert known["keeps"].kept == pytest.approx(wanted)
 
 
 @pytest.mark.parametrize(

@@ -42,7 +42,7 @@ def shrink_steps(  # noqa: PLR0913
 ) -> list[Weights]:
     """W with every client's own step, where `relation.eta` is `shrink`; else as it was given.
 
-    Clients whose noise is not known keep nothing of their deviation, as with `even`.
+    Clients of which nothing is known keep nothing of their deviation, as with `even`.
 
     Args:
         plan: The run's fixed choices.
@@ -62,17 +62,22 @@ def shrink_steps(  # noqa: PLR0913
         graph = relate(replace(plan, relation=now), view, replied)[0]
     noises = {c: n for c in replied if (n := read_noise(accepted[c])) is not None}
     near = near_of(cohort, graph, noises)
-    found = learn(server.state.deviations, cohort, near, noises)
-    shares = {c: found[c].share if c in found and near[c] else 0.0 for c in replied}
-    before = server.state.deviations
-    for client in replied & (set(before) | set(found)):
-        one = found.get(client) or before[client]
-        before[client] = replace(one, kept=shares[client])
+    known = server.state.deviations
+    found = learn(known, cohort, near, noises)
+    known |= found
+    # Whoever is not compared in this round, or is away, keeps the share last known. What the server
+    # mixes of a client that is away is what it last sent, as far off as training took it: the same
+    # share puts it where it was, beside neighbours that have moved on. No step at all would leave
+    # it behind them, and a client that should keep next to nothing as far as one that differs.
+    shares = {client: known[client].share for client in cohort.clients if client in known}
+    known |= {
+        client: replace(known[client], kept=shares[client]) for client in replied & set(shares)
+    }
     own = [shares.get(client, 0.0) for client in cohort.clients]
     steps = 1.0 - torch.tensor(own, dtype=torch.float64)
     stepped = [taken_by(w, steps) for w in weights]
-    estimates = describe(cohort, found, near, stepped[0])
-    server.state.steps |= {client: estimates[client] for client in replied}
+    estimates = describe(cohort, known, stepped[0])
+    server.state.steps |= estimates
     if len(cohort.clients) <= LARGEST_LOGGED:
         told = {"round": server.round, "cohort": cohort.layout.backbone}
         server.observe("shrunk", {**told, "clients": estimates})
@@ -165,18 +170,15 @@ def taken_by(weights: Weights, steps: Tensor) -> Weights:
 
 
 def describe(
-    cohort: Cohort,
-    found: Mapping[str, Deviation],
-    near: Mapping[str, Sequence[object]],
-    weights: Weights,
+    cohort: Cohort, known: Mapping[str, Deviation], weights: Weights
 ) -> dict[str, dict[str, float] | None]:
-    """What the event tells of every client; None where there was nothing to go by."""
+    """What the event tells of every client; None where there was never anything to go by."""
     own = own_shares(weights).tolist()
     told: dict[str, dict[str, float] | None] = {}
     for client, kept in zip(cohort.clients, own, strict=True):
-        one = found.get(client)
+        one = known.get(client)
         told[client] = None
-        if one is not None and near[client]:
+        if one is not None and one.seen:
             square = one.spread**2
             told[client] = {
                 "noise": square * one.noisy,
@@ -201,24 +203,30 @@ def remember_kept(
     clients: Sequence[str],
     replied: Container[str],
     taken: Mapping[str, Taken],
+    *,
+    held: bool,
 ) -> None:
     """Note how much of its deviation each client starts the next round with.
 
-    Whoever took a share a of its mixture keeps 1 - a (1 - s). One that was trained and took
-    nothing keeps all of it; one that was absent, and was given nothing, is where it was.
+    Whoever was trained and took a part a of its mixture keeps 1 - a (1 - s). One that was absent
+    had less than all: it keeps 1 - a of that, and a of what its mixture holds, the share s of what
+    it last sent.
 
     Args:
-        known: What is remembered of clients, with the share s of this round; changed in place.
+        known: What is remembered of clients, with the share s; changed in place.
         clients: Those of a cohort.
         replied: Who was trained in this round.
         taken: What clients made of their mixtures.
+        held: Whether of absent clients what they hold is mixed, as with feedback, and not what
+            they last sent.
     """
     for client in clients:
         if client not in known:
             continue
-        before = known[client].kept
+        one = known[client]
         accept = taken[client].accept if client in taken else 0.0
         if client in replied:
-            known[client] = replace(known[client], kept=1.0 - accept * (1.0 - before))
+            known[client] = replace(one, kept=1.0 - accept * (1.0 - one.kept))
         elif accept > 0:
-            known[client] = replace(known[client], kept=1.0 - accept)
+            left = one.share * (one.kept if held else 1.0)
+            known[client] = replace(one, kept=(1.0 - accept) * one.kept + accept * left)
