@@ -68,7 +68,7 @@ def _check_cut(config: FederationConfig, strategy: Strategy) -> None:
 
 
 def _check_shrink(config: FederationConfig, strategy: Strategy) -> None:
-    """Estimated steps need neighbours to step to, and whole adapters to compare."""
+    """Estimated steps need neighbours to step to, and whole adapters to compare, as trained."""
     if strategy.plans == "nothing":
         able = ", ".join(n for n, s in sorted(STRATEGIES.items()) if s.plans != "nothing")
         raise InputError(
@@ -79,4 +79,10 @@ def _check_shrink(config: FederationConfig, strategy: Strategy) -> None:
         raise InputError(
             "relation.eta: 'shrink' given, but not all modules travel (route.budget), and a step "
             "is estimated from whole adapters; allowed: a number, even, auto"
+        )
+    if config.wire.form == "topk":
+        raise InputError(
+            "relation.eta: 'shrink' given, but with wire.form 'topk' most of what a client trained "
+            "is left out of its reply, and its distance from neighbours is no longer that of what "
+            "it trained; allowed: the forms plain, bfloat16, int8"
         )

@@ -105,3 +105,22 @@ def test_it_is_refused_where_nobody_steps_toward_neighbours(strategy):
 def test_it_is_refused_where_parts_of_adapters_travel():
     with pytest.raises(InputError, match=r"relation.eta: 'shrink'.*route.budget"):
         build_federation(small(relation={"eta": "shrink"}, route={"budget": 0.5}))
+
+
+@pytest.mark.parametrize("form", ["bfloat16", "int8"])
+def test_replies_that_are_rounded_tell_the_same_to_a_few_hundredths(tmp_path, form):
+    changes = {**SHRINK, "data": {**DATA, "difference": 1.0}, "keep_best": False}
+    plain = start_run(small(**changes), tmp_path)
+    rounded = start_run(small(**changes, name=form, wire={"form": form}), tmp_path)
+    assert plain.summary["adapters_sha256"] != rounded.summary["adapters_sha256"]
+    known, found = plain.summary["steps"], rounded.summary["steps"]
+    assert max(told["keep"] for told in known.values()) > 0.3
+    for client, told in known.items():
+        assert found[client]["keep"] == pytest.approx(told["keep"], abs=0.05)
+
+
+def test_it_is_refused_where_replies_leave_most_out():
+    wire = {"form": "topk", "share": 0.1}
+    with pytest.raises(InputError, match=r"relation.eta: 'shrink'.*'topk'.*bfloat16, int8"):
+        build_federation(small(relation={"eta": "shrink"}, wire=wire))
+    build_federation(small(wire=wire))
