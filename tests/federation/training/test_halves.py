@@ -6,7 +6,8 @@ import torch
 
 from atlas.federation.adapters.adapter import Layout
 from atlas.federation.batching.forward import stack_cohorts
-from atlas.federation.training.halves import Halves, plan_halves
+from atlas.federation.training import loop
+from atlas.federation.training.halves import Followed, Halves, plan_halves
 from atlas.federation.training.loop import Course, fit
 from atlas.federation.training.parallel import fit_on_cores
 from atlas.ops.optim import BETA1, BETA2, EPSILON, Columns, adamw_, gradient_weights
@@ -82,6 +83,37 @@ def test_passes_say_how_much_more_noise_examples_have_that_come_back(passes):
     assert 1.0 < plan.passes <= passes
 
 
+@pytest.mark.parametrize("best", [1, 2, 3])
+def test_who_stops_early_tells_the_noise_of_the_epochs_it_keeps(best, monkeypatch):
+    """The same as if no more epochs had been planned than those up to its best one."""
+    losses = iter([1.0 - epoch if epoch < best else 9.0 for epoch in range(3)])
+    monkeypatch.setattr(loop, "mean_losses", lambda store, stack, rows: [next(losses)] * len(rows))
+    group, stopping = make_group(epochs=3, early_stop={"patience": 3})
+    row = [group.lesson("c2")]
+    stack = stack_cohorts([group.arms["held"]]).rows(torch.tensor([2]))
+    course = Course(stack, row, measure="noise")
+    _, planned = make_group(epochs=best)
+    found, wanted = (fit(group.store, course, how, CLOCK) for how in (stopping, planned))
+    for name, value in wanted.stack.tensors.items():
+        assert torch.equal(found.stack.tensors[name], value)
+    assert torch.allclose(found.noise, wanted.noise, rtol=1e-9)
+    assert 0 < float(found.noise[0, 2]) <= best
+    # Rows of which no epoch is kept have moved nowhere, and say nothing.
+    monkeypatch.setattr(loop, "mean_losses", lambda store, stack, rows: [np.nan] * len(rows))
+    assert bool(fit(group.store, course, stopping, CLOCK).noise.isnan().all())
+
+
+def test_a_gradient_that_never_changes_is_no_noise_of_the_epochs_that_are_kept():
+    plan = plan_halves(np.linspace(1.0, 0.1, 12).tolist(), 4, 0)
+    for steps in (4, 8, 12):
+        weights, first = gradient_weights(np.array(plan.rates[:steps]), 0), plan.signs[:steps] > 0
+        one, two = (torch.tensor([weights[which].sum()]) for which in (first, ~first))
+        change = plan.signs[0] * one + plan.signs[1] * two
+        shorter = plan.until(steps)
+        assert float(plan.rebalanced(shorter, change, one + two)) == pytest.approx(0, abs=1e-12)
+        assert (abs(float(change)) < 1e-12) == (steps == 12)
+
+
 def test_too_few_batches_have_no_halves():
     assert plan_halves([1.0], 5, 0) is None
     assert plan_halves([1.0, 1.0], 1, 0) is None
@@ -118,7 +150,7 @@ def test_what_halves_moved_is_what_a_loop_finds_and_the_whole_is_the_update():
     rates = np.linspace(0.1, 0.05, 7).tolist()
     signs = plan_halves(rates, 7, 0).signs
     _, halves, plain = follow(gradients, rates, signs)
-    assert torch.allclose(halves.change, plain, atol=1e-12)
+    assert torch.allclose(halves.signed.change, plain, atol=1e-12)
     value, _, whole = follow(gradients, rates, np.ones(7))
     assert torch.allclose(value, whole, atol=1e-12)
 
@@ -132,7 +164,7 @@ def test_noise_is_that_of_dense_products_for_unequal_ranks():
     draw = torch.Generator().manual_seed(0)
     flat = torch.randn(columns.join(before.tensors).shape, generator=draw, dtype=torch.float64)
     plans = [plan_halves([1.0] * 4, 2, 0)] * len(flat)
-    halves = Halves(plans, flat, flat, [4] * len(flat))
+    halves = Halves(plans, Followed(flat, flat), [4] * len(flat))
     layout: Layout = group.model.layout
     found = halves.noise(layout, before, fitted.stack, columns)
     gaps = columns.views(flat)

@@ -65,9 +65,10 @@ def test_a_resumed_run_has_the_same_steps_and_bits(tmp_path, monkeypatch):
         {"relation": {"eta": "shrink", "warmup": 1}},
         {"relation": {"eta": "shrink", "alpha": "auto"}, "keep_best": True},
         {"adapter": {"ranks": {"order-1": 1, "order-2": 5}}},
+        {"train": {"epochs": 3, "early_stop": {"patience": 1}}},
     ],
 )
-def test_absent_clients_warmup_choices_and_ranks_go_with_it(tmp_path, changes):
+def test_absent_clients_warmup_choices_ranks_and_early_stops_go_with_it(tmp_path, changes):
     finished = start_run(small(**{**SHRINK, **changes}), tmp_path)
     assert not finished.summary["failures"] and not finished.summary["refused"]
     events = named(read_events(finished.folder.events), "shrunk")

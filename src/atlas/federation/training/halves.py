@@ -39,11 +39,34 @@ class HalfPlan:
         passes: How often the steps go over the row's examples. Of more than one pass, by how much
             more noise the whole has than as many batches of other examples would: twice as much
             with two passes, if all steps count alike.
+        rates: The rate of each step.
+        per_pass: Steps that go once over the examples.
+        made: Steps that the moments already hold.
     """
 
     signs: NDArray[np.float64]
     factor: float
     passes: float
+    rates: Sequence[float]
+    per_pass: int
+    made: int
+
+    def until(self, steps: int) -> HalfPlan | None:
+        """The plan of its first so many steps, for a row that is left as it was after these."""
+        return plan_halves(self.rates[:steps], self.per_pass, self.made)
+
+    def rebalanced(self, other: HalfPlan, change: Tensor, whole: Tensor) -> Tensor:
+        """What the signs of another plan would have made of the same gradients.
+
+        Args:
+            other: The plan, in which steps belong to the same halves as in this one.
+            change: What gradients with this plan's signs changed.
+            whole: What they changed without signs.
+        """
+        plus, minus, more, less = (float(plan.signs[i]) for plan in (self, other) for i in (0, 1))
+        # Halves h and k give h + k = whole and plus * h + minus * k = change.
+        size = plus - minus
+        return change * ((more - less) / size) + whole * ((plus * less - minus * more) / size)
 
 
 def plan_halves(rates: Sequence[float], per_pass: int, made: int) -> HalfPlan | None:
@@ -65,7 +88,7 @@ def plan_halves(rates: Sequence[float], per_pass: int, made: int) -> HalfPlan | 
     apart = squares[first].sum() / sums[0] ** 2 + squares[~first].sum() / sums[1] ** 2
     signs = np.where(first, total / sums[0], -total / sums[1])
     factor = float(squares.sum() / total**2 / apart)
-    return HalfPlan(signs, factor, _passes(weights, per_pass))
+    return HalfPlan(signs, factor, _passes(weights, per_pass), rates, per_pass, made)
 
 
 def _passes(weights: NDArray[np.float64], per_pass: int) -> float:
@@ -79,39 +102,29 @@ def _passes(weights: NDArray[np.float64], per_pass: int) -> float:
 
 
 @dataclass
-class Halves:
-    """The difference of what the halves of each row's batches changed so far.
+class Followed:
+    """What gradients with signs, or without, change in rows as they train.
 
     Attributes:
-        plans: One per row; None for rows without halves.
-        momentum: First moments of signed gradients [n, P].
+        momentum: First moments [n, P].
         change: What they moved [n, P].
-        counts: Steps made in this fit, by row.
-        kept: The change at a row's best epoch, where training stops early.
     """
 
-    plans: Sequence[HalfPlan | None]
     momentum: Tensor
     change: Tensor
-    counts: list[int]
-    kept: dict[int, Tensor] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, plans: Sequence[HalfPlan | None], values: Tensor) -> Halves:
+    def of(cls, values: Tensor) -> Followed:
         """Before the first step of rows with `values` [n, P]."""
         zeros = torch.zeros_like(values)
-        return cls(plans, zeros, zeros.clone(), [0] * len(plans))
+        return cls(zeros, zeros.clone())
 
-    def read(self, rows: Sequence[int], index: Tensor | None, grad: Tensor) -> None:
-        """Count the gradients [n, P] of some rows, as clipped; `index` is None for all."""
-        signs = [self._sign(row) for row in rows]
-        for row in rows:
-            self.counts[row] += 1
-        sign = per_client(torch.tensor(signs, dtype=torch.float64, device=grad.device), grad)
+    def read(self, index: Tensor | None, grad: Tensor) -> None:
+        """Count gradients [n, P] of some rows; `index` is None for all."""
         if index is None:
-            self.momentum.lerp_(grad * sign, 1 - BETA1)
+            self.momentum.lerp_(grad, 1 - BETA1)
         else:
-            moved = self.momentum[index].lerp_(grad * sign, 1 - BETA1)
+            moved = self.momentum[index].lerp_(grad, 1 - BETA1)
             self.momentum.index_copy_(0, index, moved)
 
     def follow(self, index: Tensor | None, second: Tensor, steps: Tensor, rates: Tensor) -> None:
@@ -123,18 +136,71 @@ class Halves:
         else:
             self.change.index_add_(0, index, moved)
 
+
+@dataclass
+class Halves:
+    """The difference of what the halves of each row's batches changed so far.
+
+    Attributes:
+        plans: One per row; None for rows without halves.
+        signed: Gradients with the signs of the plans.
+        counts: Steps made in this fit, by row.
+        whole: Gradients without signs, where rows may end before their plans do.
+        kept: There, by row: the plan up to its best epoch, and the change by that.
+    """
+
+    plans: Sequence[HalfPlan | None]
+    signed: Followed
+    counts: list[int]
+    whole: Followed | None = None
+    kept: dict[int, tuple[HalfPlan, Tensor]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, plans: Sequence[HalfPlan | None], values: Tensor) -> Halves:
+        """Before the first step of rows with `values` [n, P]."""
+        return cls(plans, Followed.of(values), [0] * len(plans))
+
+    def expect_stops(self) -> None:
+        """Rows may end as they were when last told to `keep`; to be said before the first step."""
+        self.whole = Followed.of(self.signed.momentum)
+
+    def read(self, rows: Sequence[int], index: Tensor | None, grad: Tensor) -> None:
+        """Count the gradients [n, P] of some rows, as clipped; `index` is None for all."""
+        signs = [self._sign(row) for row in rows]
+        for row in rows:
+            self.counts[row] += 1
+        sign = per_client(torch.tensor(signs, dtype=torch.float64, device=grad.device), grad)
+        self.signed.read(index, grad * sign)
+        if self.whole is not None:
+            self.whole.read(index, grad)
+
+    def follow(self, index: Tensor | None, second: Tensor, steps: Tensor, rates: Tensor) -> None:
+        """Move as the step just made has moved; arguments as in `adamw_`."""
+        self.signed.follow(index, second, steps, rates)
+        if self.whole is not None:
+            self.whole.follow(index, second, steps, rates)
+
     def keep(self, row: int) -> None:
-        """Remember a row as it is: what it has trained so far may be what it ends with."""
-        self.kept[row] = self.change[row].clone()
+        """Remember a row as it is: what it has trained so far may be what it ends with.
+
+        Signs are balanced over all planned steps. Over fewer of them a gradient that never changes
+        would count as a difference of halves, so they are balanced anew.
+        """
+        assert self.whole is not None
+        plan = self.plans[row]
+        if plan is None or (shorter := plan.until(self.counts[row])) is None:
+            return
+        both = self.signed.change[row], self.whole.change[row]
+        self.kept[row] = shorter, plan.rebalanced(shorter, *both)
 
     def noise(self, layout: Layout, before: Stack, after: Stack, columns: Columns) -> Tensor:
-        """Variance of each row's update of adapter and head [n, 2], float64; NaN without halves.
+        """Of each row [n, 3], float64: variance of adapter and head, and passes; NaN without.
 
         In the space that is mixed: a product's change is dB (A + A') / 2 + (B + B') / 2 dA,
         exactly and linear in dA and dB, so halves of these are halves of it.
         """
-        change = self.change.clone()
-        for row, kept in self.kept.items():
+        change = self.signed.change.clone()
+        for row, (_, kept) in self.kept.items():
             change[row] = kept
         gaps = {name: part.double() for name, part in columns.views(change).items()}
         body = torch.zeros(len(change), dtype=torch.float64, device=change.device)
@@ -142,9 +208,16 @@ class Halves:
             body += _module_gap(layout, i, gaps, before, after)
         heads = [gap.square().flatten(1).sum(1) for gap in heads_of(gaps).values()]
         head = torch.stack(heads).sum(0) if heads else torch.zeros_like(body)
-        factors = [plan.factor if plan else float("nan") for plan in self.plans]
-        factor = torch.tensor(factors, dtype=torch.float64, device=change.device)
-        return torch.stack([body, head], 1) * factor[:, None]
+        nothing = float("nan"), float("nan")
+        told = [(plan.factor, plan.passes) if plan else nothing for plan in self._ended()]
+        factor, passes = torch.tensor(told, dtype=torch.float64, device=change.device).T
+        return torch.stack([body * factor, head * factor, passes], 1)
+
+    def _ended(self) -> list[HalfPlan | None]:
+        """The plan of the steps that each row ends with."""
+        if self.whole is None:
+            return list(self.plans)
+        return [self.kept[row][0] if row in self.kept else None for row in range(len(self.plans))]
 
     def _sign(self, row: int) -> float:
         plan = self.plans[row]

@@ -20,7 +20,7 @@ from atlas.federation.batching.store import ExampleStore, Rows
 from atlas.federation.training.evaluate import mean_losses
 from atlas.federation.training.halves import HalfPlan, Halves, plan_halves
 from atlas.federation.training.split import Wire
-from atlas.federation.training.step import Anchor, Moments, Salience, TrainingState, Turn, begin
+from atlas.federation.training.step import Anchor, Moments, Salience, Turn, begin
 from atlas.ops.optim import rate_at
 from atlas.runs.seeds import generator
 
@@ -34,6 +34,8 @@ class EarlyStop:
         self.best = replace(stack, tensors=dict(stack.tensors))
         self.losses = [float("inf")] * len(stack.labels)
         self.waited = [0] * len(stack.labels)
+        if halves is not None:
+            halves.expect_stops()
 
     def check(
         self, store: ExampleStore, stack: Stack, rows: Sequence[int], validation: Sequence[Rows]
@@ -214,7 +216,9 @@ def fit(
     losses = totals / counts.clamp_min(1)
     final = watch.best if watch else trained
     counted = None if salience is None else salience.totals
-    noise = _noise(store.model.layout, stack, final, state)
+    noise = None
+    if state.halves is not None:
+        noise = state.halves.noise(store.model.layout, stack, final, state.columns)
     return Fitted(final, losses, counts, moments, state.made, state.wire, counted, noise)
 
 
@@ -229,14 +233,6 @@ def _halves(
         rates = [_rate(settings, clock, step / steps) for step in range(steps)]
         found.append(plan_halves(rates, -(-len(lesson.train) // settings.batch), before))
     return found
-
-
-def _noise(layout: Layout, before: Stack, after: Stack, state: TrainingState) -> Tensor | None:
-    if state.halves is None:
-        return None
-    passes = [plan.passes if plan else float("nan") for plan in state.halves.plans]
-    found = state.halves.noise(layout, before, after, state.columns)
-    return torch.cat([found, torch.tensor(passes).to(found)[:, None]], dim=1)
 
 
 def _salience(layout: Layout, course: Course) -> Salience | None:
