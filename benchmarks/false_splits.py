@@ -35,12 +35,14 @@ from atlas.federation.fingerprints.compare import Prints, compare_prints
 from atlas.federation.fingerprints.take import fold_gradients, join_layers, sketch_layer
 from atlas.ops.clustering.clusters import adjusted_rand
 
-TASKS = {"sst2": 3200, "mrpc": 2900, "cola": 3200, "mnli": 640}
+TASKS = {"sst2": 3200, "mrpc": 2900, "cola": 3200, "mnli": 1700}
 """Texts taken of each task; of mnli, of each genre."""
 GENRES = 5
 TOGETHER = 6
 """Texts whose gradients are added up: the smallest piece of a client."""
 SETTINGS = FingerprintSettings()
+LEAST_DEALT = 0.85
+"""Of the texts asked for, clients have to get this share, or the case is not what it is called."""
 SEED = 0
 
 
@@ -113,9 +115,12 @@ class Pool:
     def deal(
         self, clients: int, texts: int, draw: np.random.Generator, genre: int | None = None
     ) -> list[np.ndarray]:
-        """Groups of each of some clients, none twice; fewer texts if there are not enough."""
+        """Groups of each of some clients, none twice; a few texts less if there are not enough."""
         there = np.arange(len(self.sizes)) if genre is None else np.nonzero(self.genres == genre)[0]
         each = min(texts // TOGETHER, len(there) // clients)
+        if each * TOGETHER < LEAST_DEALT * texts:
+            held = int(self.sizes[there].sum())
+            raise SystemExit(f"{held} texts are not enough for {clients} clients of {texts}")
         order = draw.permutation(there)
         return [order[i * each : (i + 1) * each] for i in range(clients)]
 

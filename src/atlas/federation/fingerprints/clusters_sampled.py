@@ -1,6 +1,6 @@
 """Plan very many clients: sketches are read in turns, a sample is grouped, all are placed.
 
-Whether a split is real and which k is best is decided on a sample, by the rules of `grouping`; a
+Whether a split is real and which k is best is decided on a sample, by the rules of `clusters`; a
 test on more clients would tell smaller groups apart, at a cost beyond any use. What the sample is
 split into further is found by halving alone, which needs far fewer rotations than trying all k.
 A group of which the sample holds fewer than two is not found.
@@ -33,7 +33,7 @@ def group_many(
     settings: ClusterSettings,
     seed: int,
 ) -> Clusters:
-    """`grouping.group_clients` for more than `SAMPLE` clients.
+    """`clusters.group_clients` for more than `SAMPLE` clients.
 
     Args:
         examine: Gives the fingerprints of some clients.

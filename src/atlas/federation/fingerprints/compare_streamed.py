@@ -1,8 +1,8 @@
 """Fingerprints of many clients made comparable, some clients at a time.
 
-The same features as `prints.compare_prints` gives, from sums over clients alone: sketches are read
+The same features as `compare.compare_prints` gives, from sums over clients alone: sketches are read
 twice (once to add up, once to project) and never held together. Halves and resamples, by which
-splits are judged, are left to a sample of the clients (`grouping_large`).
+splits are judged, are left to a sample of the clients (`clusters_sampled`).
 """
 
 from __future__ import annotations

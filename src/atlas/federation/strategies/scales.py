@@ -90,8 +90,8 @@ def _places(kin: Mapping[tuple[int, int], float], names: Places) -> list[tuple[i
 def distance_unit(view: View, features: Tensor) -> float:
     """The squared distance that alpha counts in: the median to the nearest other, over ln m.
 
-    m is how many a client may have edges to. A client twice as far as the nearest then counts
-    1 / m of it: all strangers together count about as much as one that is alike, however many
+    m is how many there are to choose from. A client at twice the squared distance of the nearest
+    then counts 1 / m of it: all strangers together count about as much as one that is alike, however many
     tasks there are.
     """
     among = len(view.clients)

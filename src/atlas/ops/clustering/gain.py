@@ -185,7 +185,8 @@ def part_affinities(folds: Floats, labels: Sequence[int]) -> Floats:
     """How far parts want the same [k, k], parts in rising order: cosines of their mean gradients.
 
     Products are taken between halves, so that noise, which no two halves share, neither lengthens a
-    part's mean nor draws parts together. Opposite aims, and aims too faint to tell, count nothing.
+    part's mean nor draws parts together. Opposite aims count nothing. Aims too faint to tell count
+    nothing in most cases, and by chance something: two of pure noise are above 0 in one of eight.
     """
     own = np.asarray(labels)
     member = (own[:, None] == np.unique(own)).astype(np.float64)
