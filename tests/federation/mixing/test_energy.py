@@ -9,7 +9,7 @@ from atlas.federation.mixing.apply import mix_cohort
 from atlas.federation.mixing.deliver import Mixing, describe_mixing
 from atlas.federation.mixing.energy import cohort_bands, energy_shares, unused_ranks
 from atlas.federation.strategies.base import Strategy, identity
-from tests.federation.mixing.test_feedback import dense, make_cohort
+from tests.federation.mixing.recursion import dense, make_cohort
 
 RANKS = [1, 2, 4, 8]
 EVEN = torch.full((4, 4), 0.25, dtype=torch.float64)

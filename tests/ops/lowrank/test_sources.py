@@ -10,6 +10,7 @@ from atlas.ops.lowrank.factors import Layer, delta
 from atlas.ops.lowrank.mixing import mix_product
 from atlas.ops.lowrank.mixing_sparse import exact_mixtures, mix_by_recipe
 from atlas.ops.lowrank.sources import Recipe, band_edges
+from tests.ops.lowrank.spectra import best, beyond
 
 D_IN, D_OUT = 20, 17
 
@@ -42,11 +43,6 @@ def make_weights(n, seed=1, nearest=None):
 
 def rows_of(weights):
     return share_rows(csr_array(weights.numpy()))
-
-
-def best(matrix, rank):
-    u, s, vh = torch.linalg.svd(matrix)
-    return (u[:, :rank] * s[:rank]) @ vh[:rank]
 
 
 def naive_bands(layer, weights, edges):
@@ -120,11 +116,6 @@ def test_more_edges_than_ranks_change_no_band():
     one = delta(*mix_by_recipe(layer, weights, Recipe("bands", (2, 4, 8))), layer.scales)
     two = delta(*mix_by_recipe(layer, weights, Recipe("bands", (1, 2, 3, 4, 6, 8))), layer.scales)
     assert torch.allclose(one, two, atol=1e-10)
-
-
-def beyond(change, rank):
-    energy = torch.linalg.svdvals(change).square()
-    return float(energy[rank:].sum() / energy.sum())
 
 
 def test_without_training_plain_cuts_collapse_and_bands_do_not():
