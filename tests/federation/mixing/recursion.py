@@ -4,14 +4,15 @@ import numpy as np
 import torch
 from scipy.sparse import csr_array
 
-from atlas.config.plan import MixingSettings
+from atlas.config.plan import MixingSettings, RelationSettings, RouteSettings
 from atlas.federation.adapters.adapter import Adapter, Layout, Member, adapter_sha256
 from atlas.federation.adapters.cohort import InMemory, initial_cohort
 from atlas.federation.batching.backbone import HeadLayer
 from atlas.federation.exchange.message import decode, encode
 from atlas.federation.exchange.transport import Failure
+from atlas.federation.mixing.apply import ALPHAS
 from atlas.federation.mixing.cutting import blend
-from atlas.federation.mixing.deliver import unpack_mixtures
+from atlas.federation.mixing.deliver import shut_names, unpack_mixtures
 from atlas.federation.rounds import run_round
 from atlas.federation.server import RunPlan, ServerState
 from atlas.federation.strategies.base import Strategy
@@ -60,22 +61,40 @@ def mixing_of(n, number):
 
 
 class Clients:
-    """Clients that train by moving at random, and take of their mixtures what they are told to."""
+    """Clients that train by moving at random, and take of their mixtures what they are told to.
 
-    def __init__(self, cohort, step=0.3, shares=None, absent=(), refused=(), hold=None):
+    Attributes:
+        held: What they hold.
+        sent: What each sent in the round under way.
+        lost: Whose answer to a delivery does not arrive, by client and round.
+    """
+
+    def __init__(  # noqa: PLR0913
+        self,
+        cohort,
+        step=0.3,
+        shares=None,
+        absent=(),
+        refused=(),
+        hold=None,
+        picks=None,
+        lost=(),
+    ):
         self.held, self.step = cohort, step
         self.shares = shares or (lambda client, number: 1.0)
-        self.absent, self.refused = set(absent), set(refused)
+        self.picks = picks or (lambda client, number: 0)
+        self.absent, self.refused, self.lost = set(absent), set(refused), set(lost)
         self.hold = hold or (lambda client, number, adapter: adapter)
         self.number = 0
-        self.trained = {}
+        self.sent = {}
 
     def ask(self, task, payloads):
         return {c: getattr(self, task)(c, decode(data)) for c, data in sorted(payloads.items())}
 
     def fit(self, client, message):
-        self.number = message.facts["round"]
-        own = self.held.take(client)
+        if message.facts["round"] != self.number:
+            self.number, self.sent = message.facts["round"], {}
+        own, here = self.held.take(client), message.facts.get("open")
         if (client, self.number) in self.absent:
             return Failure("out of reach")
         place = int(client[1:])
@@ -90,45 +109,58 @@ class Clients:
         # A weight of nothing is no answer, though the client has trained.
         examples = 0 if (client, self.number) in self.refused else 5
         facts = {"examples": examples, "steps": 1, "loss": 0.5}
-        return encode({k: v.to(own[k].dtype) for k, v in moved.items()}, facts)
+        if here is not None:
+            facts["salience"] = [1.0 for _ in MODULES]
+            shut = shut_names(self.held.layout, [i in here for i in MODULES])
+            moved = moved.only(lambda name: name not in shut)
+        self.sent[client] = Adapter({k: v.to(own[k].dtype) for k, v in moved.items()})
+        return encode(self.sent[client], facts)
 
     def deliver(self, client, message):
         offers = unpack_mixtures(message)
-        share = self.shares(client, self.number) if offers else 0.0
+        share, pick, names = 0.0, 0, set()
         if offers:
-            own = self.held.select([client])
-            taken = blend(own, own.put({client: offers[0]}), share).take(client)
+            share, pick = self.shares(client, self.number), self.picks(client, self.number)
+            own, names = self.held.select([client]), set(offers[0])
+            offer = offers[pick % len(offers)]
+            taken = blend(own, own.put({client: offer}), share).take(client)
             self.held = self.held.put({client: self.hold(client, self.number, taken)})
-        told = {"accept": share, "pick": 0, "sha256": adapter_sha256(self.held.take(client))}
-        return encode({}, told)
+        if (client, self.number) in self.lost:
+            return Failure("no answer")
+        here = self.held.take(client).only(names.__contains__)
+        return encode({}, {"accept": share, "pick": pick, "sha256": adapter_sha256(here)})
 
 
 def play(ranks, feedback, rounds=4, place=None, relation=mixing_of, state=None, **told):
-    """Run rounds; yields the state before and after each, the clients and the events."""
-    more = {key: told.pop(key) for key in ("absent_rule", "server_rank", "cut") if key in told}
+    """Run rounds; yields the state before and after each, the clients and the events.
+
+    Clients that pick are offered a mixture of `tilted` weights for each of `ALPHAS`.
+    """
+    names = ("absent_rule", "server_rank", "cut", "budget")
+    more = {key: told.pop(key) for key in names if key in told}
     dtype = told.pop("dtype", torch.float64)
     n = len(ranks)
 
     def relate(view):
         weights = relation(n, view.round)
+        if told.get("picks"):
+            weights = tilted(weights, view.settings.alpha)
         if n > LARGEST_DENSE:
             return share_rows(csr_array(weights))
         return torch.from_numpy(weights)
 
-    settings = MixingSettings(
-        cut=more.get("cut", "leading"),
-        feedback=feedback,
-        server_rank=more.get("server_rank", FULL),
-    )
-    names = [f"c{k:03d}" for k in range(n)]
+    rank = more.get("server_rank", FULL) if feedback else None
+    settings = MixingSettings(cut=more.get("cut", "leading"), feedback=feedback, server_rank=rank)
     plan = RunPlan(
         strategy=Strategy(name="law", relation=relate),
-        tasks=dict.fromkeys(names, "t"),
+        tasks={f"c{k:03d}": "t" for k in range(n)},
         rounds=rounds,
         seed=0,
         absent=more.get("absent_rule", "restrict"),
         validate_every=0,
         mixing=settings,
+        relation=RelationSettings(alpha="auto" if told.get("picks") else 1.0),
+        route=RouteSettings(budget=more.get("budget")),
     )
     cohort = make_cohort(ranks, place, dtype=dtype)
     state = state or ServerState({"law": cohort})
@@ -140,80 +172,97 @@ def play(ranks, feedback, rounds=4, place=None, relation=mixing_of, state=None, 
 
 
 class Twin:
-    """The recursion in dense matrices: trained plus f e, mixed, cut, and what is left of it."""
+    """The recursion in dense matrices: trained plus f e, mixed, cut, and what is left of it.
 
-    def __init__(self, ranks, feedback):
+    Attributes:
+        held: What clients hold, by module [n, d_out, d_in].
+        left: What the server remembers of the rest.
+        uncut: What they would hold if nothing were ever cut and all of it counted.
+        energy: Of the last round, by client: uncut, of that not held, of that not remembered.
+    """
+
+    def __init__(self, ranks, feedback, server_rank=FULL):
         start = make_cohort(ranks)
         self.ranks = [[m.ranks[i] for m in start.members] for i in MODULES]
-        self.held, self.feedback = dense(start), feedback
+        self.held, self.feedback, self.rank = dense(start), feedback, server_rank
         self.left = [torch.zeros_like(one) for one in self.held]
         self.uncut = [one.clone() for one in self.held]
 
     def round(self, weights, change, shares):
-        """`change` is what training did to each client [modules][n, ...]."""
+        """`change` is what training did to each client [modules][n, ...]; W is by module."""
+        self.energy = torch.zeros(len(shares), 3, dtype=torch.float64)
         for i in MODULES:
             trained = self.held[i] + change[i]
             sent = trained + self.feedback * self.left[i]
-            mixture = torch.einsum("kl,lij->kij", weights, sent)
+            mixture = torch.einsum("kl,lij->kij", weights[i], sent)
             free = self.uncut[i] + change[i]
             self.uncut[i] = (1 - shares) * free + shares * torch.einsum(
-                "kl,lij->kij", weights, free
+                "kl,lij->kij", weights[i], free
             )
             whole = (1 - shares) * sent + shares * mixture
             for k, rank in enumerate(self.ranks[i]):
-                if shares[k] and weights[k, k] != 1:
+                moves = bool(shares[k]) and weights[i][k, k] != 1
+                if moves:
                     share, cut = shares[k, 0, 0], best(mixture[k], rank)
                     self.held[i][k] = best((1 - share) * trained[k] + share * cut, rank)
                 else:
                     self.held[i][k] = trained[k]
-                self.left[i][k] = whole[k] - self.held[i][k]
+                rest = whole[k] - self.held[i][k]
+                self.left[i][k] = best(rest, self.rank)
+                if moves:
+                    three = torch.stack([whole[k], rest, rest - self.left[i][k]])
+                    self.energy[k] += three.square().sum((1, 2))
 
 
-def settled(n, number, sent, absent_rule):
-    """W of those who replied, or of all."""
-    weights = torch.from_numpy(mixing_of(n, number))
-    if absent_rule == "last":
-        return weights
-    kept = weights * sent
+def tilted(weights, alpha):
+    """The same with stronger likes and dislikes."""
+    found = weights**alpha
+    return found / found.sum(1, keepdims=True)
+
+
+def restricted(weights, usable):
+    """W of those of whom anything is known; rows of nobody are one's own."""
+    kept = weights * usable
     total = kept.sum(1, keepdim=True)
-    return torch.where(total > 0, kept / total.clamp_min(1e-300), torch.eye(n, dtype=kept.dtype))
+    return torch.where(total > 0, kept / total.clamp_min(1e-300), torch.eye(len(kept)))
 
 
 def some_shares(client, number):
     return (1.0, 0.5, 0.0, 0.25, 1.0)[(int(client[1:]) + number) % 5]
 
 
-def follow(ranks, feedback, rounds=4, absent_rule="restrict", absent=(), refused=(), shares=None):
+def follow(ranks, feedback, rounds=4, **told):
     """Rounds beside their twin; yields both after each."""
-    n, twin = len(ranks), Twin(ranks, feedback)
-    before = dense(make_cohort(ranks))
-    told = {"absent": absent, "refused": refused, "shares": shares, "absent_rule": absent_rule}
-    gone = set(absent) | set(refused)
-    sent = {}
+    names = [f"c{k:03d}" for k in range(len(ranks))]
+    twin = Twin(ranks, feedback, told.get("server_rank", FULL))
+    shares, picks = told.get("shares") or (lambda c, r: 1.0), told.get("picks")
+    gone = {*told.get("absent", ()), *told.get("refused", ())}
+    held, known = make_cohort(ranks), torch.zeros(len(ranks), len(MODULES), dtype=torch.bool)
     for number, (state, clients, events) in enumerate(play(ranks, feedback, rounds, **told), 1):
-        replied = torch.tensor([(f"c{k:03d}", number) not in gone for k in range(n)])
-        trained = replay(before_held(sent, ranks), number, replied)
-        change = [t - h for t, h in zip(dense(trained), before, strict=True)]
-        part = [(shares or (lambda c, r: 1.0))(f"c{k:03d}", number) for k in range(n)]
-        part = torch.tensor(part, dtype=torch.float64)[:, None, None]
-        twin.round(settled(n, number, replied, absent_rule), change, part)
-        assert not state.failures or absent
-        sent["held"] = state.cohorts["law"]
-        before = dense(state.cohorts["law"])
-        yield state, clients, events, twin
-
-
-def before_held(sent, ranks):
-    return sent.get("held") or make_cohort(ranks)
-
-
-def replay(held, number, replied):
-    """What clients train to from what the server says they hold."""
-    clients = Clients(held)
-    for k, here in enumerate(replied.tolist()):
+        sent = {c: own for c, own in clients.sent.items() if (c, number) not in gone}
+        before, trained = dense(held), dense(held.put(sent))
+        change = [t - h for t, h in zip(trained, before, strict=True)]
+        weights = torch.from_numpy(mixing_of(len(ranks), number))
+        if picks:
+            offers = [tilted(weights, alpha) for alpha in ALPHAS]
+            weights = torch.stack([offers[picks(c, number)][k] for k, c in enumerate(names)])
+        if told.get("absent_rule") != "last":
+            weights = restricted(weights, torch.tensor([c in sent for c in names]))
+        here = next((fields["open"] for event, fields in events if event == "routed"), None)
+        opened = torch.tensor([here[c] if here else [True for _ in MODULES] for c in names])
+        known |= opened & torch.tensor([c in sent for c in names])[:, None]
+        both = [weights for _ in MODULES]
         if here:
-            clients.fit(f"c{k:03d}", decode(encode({}, {"round": number})))
-    return clients.held
+            own = torch.eye(len(names), dtype=weights.dtype)
+            both = [
+                torch.where(opened[:, i, None], restricted(weights, known[:, i]), own)
+                for i in MODULES
+            ]
+        part = torch.tensor([shares(c, number) for c in names], dtype=torch.float64)
+        twin.round(both, change, part[:, None, None])
+        assert not state.failures or told.get("absent")
+        held = state.cohorts["law"]
+        yield state, clients, events, twin
 
 
 def gap(found, wanted):

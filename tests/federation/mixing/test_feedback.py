@@ -8,6 +8,7 @@ import torch
 
 from atlas.federation.adapters.adapter import Adapter
 from atlas.federation.adapters.cohort import InMemory
+from atlas.federation.mixing import feedback as remembering
 from atlas.federation.mixing import parts
 from atlas.federation.server import ServerState
 from atlas.federation.state.mapped import OnDisk
@@ -22,7 +23,6 @@ from tests.federation.mixing.recursion import (
     make_cohort,
     play,
     put_dense,
-    replay,
     some_shares,
 )
 from tests.ops.lowrank.spectra import best, beyond
@@ -45,6 +45,25 @@ def test_rounds_are_the_dense_recursion(case, feedback):
         if feedback == 1:
             both = zip(dense(state.cohorts["law"]), dense(state.residuals["law"]), strict=True)
             assert gap([h + e for h, e in both], twin.uncut) < 1e-6
+
+
+@pytest.mark.parametrize("ranks", [[1, 2, 3, 2], [2] * 8, [1 + k % 2 for k in range(70)]])
+@pytest.mark.parametrize("size", [1 << 24, 1 << 13])
+def test_what_is_remembered_is_the_best_of_the_servers_rank(ranks, size, monkeypatch):
+    """Mixtures have more directions than a client and its residual together; some take parts."""
+    monkeypatch.setattr(parts, "PART_BYTES", size)
+    monkeypatch.setattr(remembering, "WHOLE", 1000)
+    told = {"shares": some_shares, "server_rank": 2}
+    for state, _, events, twin in follow(ranks, 0.7, rounds=3, **told):
+        assert gap(dense(state.cohorts["law"]), twin.held) < 1e-6
+        assert gap(dense(state.residuals["law"]), twin.left) < 1e-6
+        entry = next(fields for event, fields in events if event == "mixed")["feedback"]
+        took = twin.energy[twin.energy[:, 0] > 0]
+        for key, column in (("residual", 1), ("lost", 2)):
+            wanted = took[:, column] / took[:, 0]
+            assert wanted.max() > 0.01
+            assert entry[key]["worst"] == pytest.approx(float(wanted.max()))
+            assert entry[key]["mean"] == pytest.approx(float(wanted.mean()))
 
 
 @pytest.mark.parametrize("absent_rule", ["restrict", "last"])
@@ -134,7 +153,7 @@ def test_consensus_of_the_servers_rank_is_a_fixed_point():
 def test_what_the_servers_rank_cuts_away_is_told():
     """Energies against dense ones, in a first round of which nobody keeps its own."""
     *_, (state, clients, events) = play([1, 2, 4, 8], 1.0, 1, relation=even, server_rank=2)
-    trained = replay(make_cohort([1, 2, 4, 8]), 1, torch.ones(4, dtype=torch.bool))
+    trained = make_cohort([1, 2, 4, 8]).put(clients.sent)
     lost, residual, whole = (torch.zeros(4, dtype=torch.float64) for _ in range(3))
     for i, changes in enumerate(dense(trained)):
         energy = torch.linalg.svdvals(changes.mean(0)).square()

@@ -5,7 +5,7 @@ import torch
 
 def best(matrix, rank):
     """Its nearest matrix of a rank."""
-    u, s, vh = torch.linalg.svd(matrix)
+    u, s, vh = torch.linalg.svd(matrix, full_matrices=False)
     return (u[:, :rank] * s[:rank]) @ vh[:rank]
 
 

@@ -12,7 +12,7 @@ apart, and takes their places when the round's mixing is over.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -30,6 +30,9 @@ from atlas.federation.strategies.base import Strategy
 from atlas.ops.lowrank.factors import Layer
 from atlas.ops.lowrank.residuals import LeftOver, Shared, left_over
 from atlas.ops.lowrank.sources import layer_rows
+
+WHOLE = 1 << 24
+"""Numbers of whole mixtures, one module of each, in memory at a time."""
 
 
 def empty_residual(cohort: Cohort, settings: MixingSettings) -> Cohort:
@@ -127,8 +130,7 @@ class Remembered:
             self.held = self.held.write(sound, held.select(sound).tensors)
         residual = self._faded(offered)
         tensors = {name: value.clone() for name, value in residual.tensors.items()}
-        for pick in sorted({taken[c].pick for c in sound}):
-            some = [c for c in sound if taken[c].pick == pick and taken[c].accept]
+        for pick, some in self._takers(sound, taken):
             for i in range(len(residual.layout.modules)):
                 moving = _moving(mixers[pick], some, i)
                 if moving:
@@ -138,6 +140,22 @@ class Remembered:
         for value in tensors.values():
             value[gone.to(value.device)] = 0.0
         self.residual = self.residual.write(offered, tensors)
+
+    def _takers(
+        self, some: Sequence[str], taken: Mapping[str, Taken]
+    ) -> Iterator[tuple[int, list[str]]]:
+        """Clients that took something, by pick; who took a part of it comes apart and with few.
+
+        For a part the whole mixture is needed, and not its leading directions alone.
+        """
+        largest = max(d_in * d_out for d_in, d_out in self.trained.layout.widths)
+        size = max(1, WHOLE // largest)
+        for pick in sorted({taken[c].pick for c in some}):
+            takers = [c for c in some if taken[c].pick == pick and taken[c].accept]
+            yield pick, [c for c in takers if taken[c].accept == 1]
+            parts = [c for c in takers if taken[c].accept < 1]
+            for start in range(0, len(parts), size):
+                yield pick, parts[start : start + size]
 
     def _blended(
         self, mixed: Sequence[Cohort], some: Sequence[str], taken: Mapping[str, Taken]
@@ -160,7 +178,8 @@ class Remembered:
     ) -> LeftOver:
         assert self.cutting.residual is not None
         rows = self.trained.index(some)
-        mixtures, which = mixer.exact(module, rows.numpy())
+        whole = any(taken[c].accept < 1 for c in some)
+        mixtures, which = mixer.exact(module, rows.numpy(), whole)
         before = layer_rows(self.cutting.residual.layer(module), rows)
         trained = layer_rows(self.trained.layer(module), rows)
         now = layer_rows(held.layer(module), held.index(some))

@@ -26,7 +26,7 @@ from atlas.federation.routing.masks import Routes
 from atlas.ops.graph import sparse_rows as sparse
 from atlas.ops.graph.sparse_rows import LARGEST_DENSE, Places, SharedRows
 from atlas.ops.lowrank.factors import Layer
-from atlas.ops.lowrank.leading import Exact, Leading
+from atlas.ops.lowrank.leading import Exact
 from atlas.ops.lowrank.mixing_sparse import exact_mixtures
 from atlas.ops.lowrank.mixing_sums import SUMS, SummedProducts
 from atlas.ops.lowrank.sources import layer_rows
@@ -112,10 +112,11 @@ class PartMixer:
         how |= {"routes": self.routes, "cutting": self.cutting}
         return mix_part(self.cohort, weights, some, **how)
 
-    def exact(self, module: int, receivers: Places) -> tuple[Exact, Tensor]:
+    def exact(self, module: int, receivers: Places, whole: bool = False) -> tuple[Exact, Tensor]:
         """The mixtures of some clients before they are cut, and which each receives [c].
 
-        Where residuals are kept, all of a mixture that a client or its residual could hold.
+        Where residuals are kept, all of a mixture that a client or its residual could hold; if
+        `whole`, all of it.
         """
         assert self.cutting is not None
         weights = self.weights
@@ -123,7 +124,7 @@ class PartMixer:
             weights = weights[module]
         rows = as_rows(routed(weights, self.routes, module))
         wanted, which = np.unique(rows.which[receivers], return_inverse=True)
-        count = self.cutting.directions(self.cohort, module)
+        count = None if whole else self.cutting.directions(self.cohort, module)
         large = self._large(rows, receivers) if isinstance(self.weights, SharedRows) else wanted[:0]
         few = wanted[~np.isin(wanted, large)]
         edges = rows.rows[few]
@@ -138,9 +139,7 @@ class PartMixer:
             made = summed.modules[module]
             assert isinstance(made, SummedProducts)
             place = torch.from_numpy(np.searchsorted(summed.rows, large)).to(solved.energy.device)
-            both = zip(solved.leading, made.exact.leading, strict=True)
-            parts = Leading(*(torch.cat([one, two[place]]) for one, two in both))
-            solved = Exact(parts, torch.cat([solved.energy, made.exact.energy[place]]))
+            solved = solved.and_then(made.uncut(place) if whole else made.exact.select(place))
         order = np.argsort(np.concatenate([few, large]), kind="stable")
         place = torch.from_numpy(order[which.reshape(-1)])
         return solved, place.to(solved.energy.device)

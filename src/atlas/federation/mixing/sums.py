@@ -85,7 +85,8 @@ def sum_rows(  # noqa: PLR0913
         if cutting is None:
             return SUMS[space](parts(Recipe()), int(cohort.ranks(i).max()))
         recipe = cutting.recipe(cohort, i)
-        return sum_products(parts(recipe), cutting.directions(cohort, i), cutting.rule)
+        kept, count = cutting.residual is not None, cutting.directions(cohort, i)
+        return sum_products(parts(recipe), count, cutting.rule, kept)
 
     modules = side_by_side([partial(sum_module, i) for i in range(len(cohort.layout.modules))])
     if heads != "mix":

@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from atlas.ops.lowrank.factors import Layer, nearest_gauge, turned_into
 
@@ -51,6 +52,18 @@ class Exact(NamedTuple):
 
     leading: Leading
     energy: Tensor
+
+    def select(self, some: Tensor) -> Exact:
+        """Some of them [c]."""
+        return Exact(Leading(*(value[some] for value in self.leading)), self.energy[some])
+
+    def and_then(self, other: Exact) -> Exact:
+        """These and others, filled up with zeros to as many directions."""
+        both = list(zip(self.leading, other.leading, strict=True))
+        most = max(value.shape[-1] for value in both[-1])
+        parts = ([pad(value, (0, most - value.shape[-1])) for value in pair] for pair in both)
+        energy = torch.cat([self.energy, other.energy])
+        return Exact(Leading(*(torch.cat(pair) for pair in parts)), energy)
 
 
 def leading_of_slots(rows: Tensor, columns: Tensor, strength: Tensor, count: int) -> Leading:
@@ -161,7 +174,7 @@ def _factors(leading: Leading, row: int, rank: int) -> tuple[Tensor, Tensor, Ten
     """U, s and V of one mixture, filled up with zeros to `rank` columns."""
     right, image, sizes = (value[row, ..., :rank] for value in leading)
     short = rank - sizes.shape[0]
-    right, image, sizes = (torch.nn.functional.pad(x, (0, short)) for x in (right, image, sizes))
+    right, image, sizes = (pad(x, (0, short)) for x in (right, image, sizes))
     return (
         torch.where(sizes > 0, image / sizes.clamp_min(torch.finfo(sizes.dtype).tiny), 0.0),
         sizes,

@@ -108,7 +108,9 @@ def mix_received(
     return new_a, new_b
 
 
-def exact_mixtures(layer: Layer, rows: Edges, wanted: Places, recipe: Recipe, count: int) -> Exact:
+def exact_mixtures(
+    layer: Layer, rows: Edges, wanted: Places, recipe: Recipe, count: int | None
+) -> Exact:
     """Some mixtures of a layer before they are cut, to `count` directions at most.
 
     Args:
@@ -116,8 +118,11 @@ def exact_mixtures(layer: Layer, rows: Edges, wanted: Places, recipe: Recipe, co
         rows: Weights of all mixtures [m, n].
         wanted: Which of them, in order.
         recipe: What is mixed beside the layer.
-        count: As many as can matter.
+        count: As many as can matter; None: as many as there are.
     """
+    if count is None:
+        counts = beside(portions(rows[wanted], layer.ranks.cpu().numpy(), recipe))
+        count = int(_slots(counts, joined(ingredients(layer, recipe))).max(initial=0))
     count = min(count, layer.a.shape[2], layer.b.shape[1])
     shape, like = len(wanted), layer.a.new_empty(0, dtype=torch.float64)
     found = Leading(
@@ -180,7 +185,7 @@ def gather_slots(
     layer = joined(ingredients(layer, recipe))
     largest, width = layer.a.shape[1], max(layer.a.shape[2], layer.b.shape[1])
     ranks = layer.ranks.cpu().numpy()
-    slots = rows.astype(bool).astype(np.int64) @ ranks
+    slots = _slots(rows, layer)
     order = wanted[np.argsort(slots[wanted], kind="stable")]
     factor_a = layer.a.flatten(0, 1)
     factor_b = layer.b.transpose(1, 2).flatten(0, 1)
@@ -195,6 +200,12 @@ def gather_slots(
         slot, strength = table.slot.to(layer.a.device), table.strength.to(layer.a.device)
         rows_of, columns_of = (part[slot].to(torch.float64) for part in (factor_a, factor_b))
         yield batch, MixtureSlots(rows_of, columns_of, strength)
+
+
+def _slots(rows: Edges, layer: Layer) -> Places:
+    """How many slots of a layer's clients are in each of some mixtures."""
+    found: Places = rows.astype(bool).astype(np.int64) @ layer.ranks.cpu().numpy()
+    return found
 
 
 def slot_table(rows: Edges, ranks: Places, scales: NDArray[np.float64], largest: int) -> SlotTable:

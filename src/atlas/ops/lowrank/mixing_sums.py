@@ -42,10 +42,24 @@ class Summed(Protocol):
 
 @dataclass(frozen=True)
 class SummedProducts:
-    """The leading part of mixtures in product space, and how it is cut."""
+    """The leading part of mixtures in product space, and how it is cut.
+
+    Attributes:
+        exact: As much of each as its cut needs.
+        cut: Which rule.
+        whole: The mixtures themselves [k, d_out, d_in], if they are needed; else None.
+    """
 
     exact: Exact
     cut: CutRule = "leading"
+    whole: Tensor | None = None
+
+    def uncut(self, some: Tensor) -> Exact:
+        """Some of them with all directions they can have."""
+        assert self.whole is not None
+        mixtures = self.whole[some]
+        leading = leading_of_dense(mixtures, min(mixtures.shape[1:]))
+        return Exact(leading, self.exact.energy[some])
 
     def take(self, which: Tensor, held: Layer) -> tuple[Tensor, Tensor]:
         """Cut to each client's rank in its own gauge; see `Summed`."""
@@ -68,11 +82,14 @@ class SummedFactors:
         return self.a[which].to(held.a.dtype) * used[:, :, None], new_b
 
 
-def sum_products(parts: LayerParts, largest: int, cut: CutRule = "leading") -> SummedProducts:
-    """Mixtures of scaled products."""
+def sum_products(
+    parts: LayerParts, largest: int, cut: CutRule = "leading", keep: bool = False
+) -> SummedProducts:
+    """Mixtures of scaled products; `keep` those themselves, too."""
     total = reduce(torch.add, (products_of(layer, rows) for layer, rows in parts))
     energy = total.square().sum((1, 2))
-    return SummedProducts(Exact(leading_of_dense(total, largest), energy), cut)
+    exact = Exact(leading_of_dense(total, largest), energy)
+    return SummedProducts(exact, cut, total if keep else None)
 
 
 def products_of(layer: Layer, rows: Edges) -> Tensor:

@@ -7,6 +7,10 @@ alone: with f = 1 that is M_l + (training), as if nothing had ever been cut.
 A client that takes a share s of its mixture has (1 - s)(T_k + f e_k) + s M_k, with T_k what it
 trained; with s = 0 that leaves the residual f e_k. Residuals are low-rank too, cut to a rank of the
 server's: what even that removes is told, and lost.
+
+Of a mixture that was taken whole, a client of rank r and a residual of rank S can hold no more than
+the r + S leading directions. Of one that was taken in part all of it matters: what the client kept
+of its own overlaps with every direction of the mixture, for it is one of its sources.
 """
 
 from __future__ import annotations
@@ -46,7 +50,7 @@ class Shared(NamedTuple):
     """What c clients had and took in one module.
 
     Attributes:
-        mixtures: Before they were cut.
+        mixtures: Before they were cut; with all their directions if anybody took less than all.
         which: The one that each client picked [c].
         shares: How much of it each took [c], above 0.
         trained: What they had.
@@ -99,7 +103,8 @@ def _left_over(taken: Shared, feedback: float, rank: int, some_left: bool) -> Le
         sources.append(_slots(taken.residual, (1 - share) * feedback))
     rows, columns, strength = _together(sources)
     found = leading_of_slots(rows, columns, strength, rank)
-    # What a mixture has beyond its leading part is orthogonal to that, and out of anybody's reach.
+    # Taken whole, what a mixture has beyond its leading part is orthogonal to all that is here, and
+    # out of anybody's reach; taken in part, nothing is beyond.
     beyond = (energy - mixtures.image.square().sum((1, 2))).clamp_min(0.0)[which] * share.square()
     whole = _energy(*_together([sources[0], *sources[2:]])) + beyond
     residual = _energy(rows, columns, strength) + beyond
