@@ -139,6 +139,7 @@ class Server:
             test; None: with all others.
         traffic: Bytes of this round.
         refused: Whose adapter was not used in this round.
+        unheard: Who did not say in this round what became of the mixtures it was sent.
     """
 
     state: ServerState
@@ -148,6 +149,7 @@ class Server:
     uncounted: Ledger | None = None
     traffic: dict[str, int] = field(default_factory=lambda: {"up": 0, "down": 0})
     refused: set[str] = field(default_factory=set)
+    unheard: set[str] = field(default_factory=set)
 
     @property
     def ledger(self) -> Ledger:

@@ -38,6 +38,9 @@ from atlas.federation.routing.masks import Routes
 from atlas.federation.server import Server
 from atlas.federation.strategies.base import Strategy
 
+FORGOTTEN = "; what its rank cut off is forgotten"
+"""Said of a client where feedback is kept and its residual no longer is."""
+
 
 def cluster_distance(cohort: Cohort, clusters: Sequence[int] | None) -> float | None:
     """Mean distance between the delta W of two clients of one cluster, all modules together.
@@ -192,20 +195,24 @@ def deliver(
         names[client] = frozenset(adapters[0]) if adapters else frozenset()
         offers[client] = adapters if server.state.references.cohorts else []
     taken = {}
+    then = FORGOTTEN if server.state.residuals else ""
     for client, facts in server.facts("deliver", payloads).items():
         if facts["pick"] >= max(1, len(sent[client])):
-            server.fail(client, f"deliver: pick: {facts['pick']} of {len(sent[client])} offers")
+            of = f"{facts['pick']} of {len(sent[client])} offers"
+            server.fail(client, f"deliver: pick: {of}{then}")
+            server.unheard.add(client)
             continue
         pick, accept = facts["pick"], float(facts["accept"])
         taken[client] = Taken(pick, accept, names[client], facts["sha256"])
         whole = sent[client] and taken[client].accept == 1.0
         if whole and facts["sha256"] != sent[client][taken[client].pick]:
-            server.fail(client, "deliver: the client does not hold what was sent")
+            server.fail(client, f"deliver: the client does not hold what was sent{then}")
         answer = {"accept": taken[client].accept, "pick": taken[client].pick}
         entry = {"round": server.round, "client": client, **answer, "sha256": facts["sha256"]}
         server.observe("delivered", entry)
         if offers[client]:
             kept[client] = offers[client][taken[client].pick], taken[client].accept
+    server.unheard |= {client for client in sent if sent[client]} - set(taken)
     server.state.references.delivered(kept, rule.deliver)
     return taken
 

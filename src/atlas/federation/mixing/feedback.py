@@ -3,8 +3,10 @@
 For every client it keeps the residual e = (its mixture before the cut) - (what it then holds), as
 an adapter of the server's rank, and mixes what was trained plus f times the residuals
 (`ops.lowrank.residuals`). For that it must know what clients hold: it computes what they made of
-their mixtures and compares hashes. Of a client that holds something else it forgets the residual.
-The adapter that it has of a client that does not reply is then what the client holds.
+their mixtures and compares hashes. Of a client that holds something else, or does not say what it
+holds, it forgets the residual. The adapter that it has of a client that does not reply to the next
+`fit` is then what the client holds, or the best guess at it: of a client that took a part and has
+other bits, what it would hold if it computed as the server does.
 
 Within a round everybody is mixed from the same adapters and residuals; what comes of it is written
 apart, and takes their places when the round's mixing is over.
@@ -23,7 +25,7 @@ from atlas.federation.adapters.adapter import Adapter, adapter_sha256
 from atlas.federation.adapters.cohort import Cohort, stacked_shapes
 from atlas.federation.mixing.apply import keeps_own, routed
 from atlas.federation.mixing.cutting import Cutting, blend
-from atlas.federation.mixing.deliver import Taken
+from atlas.federation.mixing.deliver import FORGOTTEN, Taken
 from atlas.federation.mixing.parts import PartMixer, parts_of
 from atlas.federation.server import Server, ServerState
 from atlas.federation.strategies.base import Strategy
@@ -120,15 +122,20 @@ class Remembered:
             mixed: What each W offered to some clients.
             taken: What they took of it.
         """
+        self._forget([c for c in mixed[0].clients if c in server.unheard])
         offered = [c for c in mixed[0].clients if c in taken and taken[c].names]
         if not offered:
             return
         held = self._blended(mixed, offered, taken)
         lost = [c for c in offered if not _agrees(server, held.take(c), c, taken[c])]
+        self._forget(lost)
+        guessed = [c for c in offered if c not in lost or taken[c].accept < 1]
+        if guessed:
+            self.held = self.held.write(guessed, held.select(guessed).tensors)
         sound = [c for c in offered if c not in lost]
-        if sound:
-            self.held = self.held.write(sound, held.select(sound).tensors)
-        residual = self._faded(offered)
+        if not sound:
+            return
+        residual = self._faded(sound)
         tensors = {name: value.clone() for name, value in residual.tensors.items()}
         for pick, some in self._takers(sound, taken):
             for i in range(len(residual.layout.modules)):
@@ -136,10 +143,14 @@ class Remembered:
                 if moving:
                     found = self._left_over(mixers[pick], held, moving, taken, i)
                     self._keep(tensors, residual, moving, i, found)
-        gone = residual.index(lost)
-        for value in tensors.values():
-            value[gone.to(value.device)] = 0.0
-        self.residual = self.residual.write(offered, tensors)
+        self.residual = self.residual.write(sound, tensors)
+
+    def _forget(self, some: Sequence[str]) -> None:
+        """Nothing is known to be left of some clients' mixtures."""
+        if some:
+            rows = self.residual.select(some).tensors
+            nothing = {name: torch.zeros_like(value) for name, value in rows.items()}
+            self.residual = self.residual.write(some, nothing)
 
     def _takers(
         self, some: Sequence[str], taken: Mapping[str, Taken]
@@ -232,10 +243,18 @@ def _moving(mixer: PartMixer, some: Sequence[str], module: int) -> list[str]:
 
 
 def _agrees(server: Server, held: Adapter, client: str, taken: Taken) -> bool:
-    """Whether a client holds what it says it took; a failure is recorded if it does not."""
+    """Whether a client holds what it says it took; if it does not, that is recorded."""
     if taken.sha256 == adapter_sha256(held.only(taken.names.__contains__)):
         return True
-    if taken.accept < 1:  # of a whole mixture, delivery has said so
+    if taken.accept == 1:
+        return False  # delivery has said so
+    if client in server.refused:  # no fault of its delivery: the server lacks what it trained
+        why = "deliver: of a refused adapter the server cannot tell what the client holds now"
+        server.pass_over(client, f"{why}{FORGOTTEN}")
+    elif taken.accept:
         why = f"deliver: the client does not hold a share of {taken.accept:g} of what was sent"
-        server.fail(client, f"{why}; what its rank cut off is forgotten")
+        server.fail(client, f"{why}, to the bit{FORGOTTEN}")
+    else:
+        why = "deliver: the client took nothing, but does not hold what it trained"
+        server.fail(client, f"{why}{FORGOTTEN}")
     return False
