@@ -89,6 +89,16 @@ def test_energy_is_told_by_rank_and_client(tmp_path):
     assert column(shown["tables"][0], "in use up to") == {"a-2": 4}
 
 
+def test_ranks_that_stand_empty_are_told_where_all_are_equal(tmp_path):
+    path = make_federation(tmp_path / "run")
+    summary = json.loads((path / "summary.json").read_text())
+    summary["unused"] = {"a-2": {"rank": 8, "used": 1, "beyond": 0.005}}
+    (path / "summary.json").write_text(json.dumps(summary))
+    shown = section(path, "energy")
+    assert shown["charts"] == []
+    assert column(shown["tables"][0], "in use up to") == {"a-2": 1}
+
+
 def test_energy_follows_clients_that_were_away_for_a_round(tmp_path):
     path = make_federation(tmp_path / "run", finished=False)
     tell(path, mixed(1, [[0.9, 0.1, 0.0], [0.6, 0.2, 0.2]]), mixed(2, [[0.5, 0.5, 0.0]]))

@@ -62,3 +62,35 @@ def test_most_of_a_rank_unused_is_said_and_a_used_one_is_not():
     assert 0 < found["c003"]["beyond"] < 1e-4
     zero = {name: torch.zeros_like(value) for name, value in tensors.items()}
     assert unused_ranks(replace(cohort, tensors=zero)) == {}
+
+
+def with_directions(ranks, counts):
+    """A cohort in which clients use so many directions of their ranks, in both modules."""
+    cohort = make_cohort(ranks)
+    tensors = dict(cohort.tensors)
+    for i in range(2):
+        name = cohort.layout.parts(i)[1]
+        tensors[name] = tensors[name].clone()
+        for row, count in enumerate(counts):
+            tensors[name][row, :, count:] *= 1e-3
+    return replace(cohort, tensors=tensors)
+
+
+@pytest.mark.parametrize("ranks", [[8, 8, 8], [8, 7, 6]])
+def test_equal_and_near_ranks_are_counted_one_by_one(ranks):
+    assert unused_ranks(make_cohort(ranks)) == {}
+    found = unused_ranks(with_directions(ranks, [1, 2, 5]))
+    assert {client: (told["rank"], told["used"]) for client, told in found.items()} == {
+        "c000": (ranks[0], 1),
+        "c001": (ranks[1], 2),
+    }
+    assert "c000" not in unused_ranks(with_directions([8, 8], [4, 1]))  # half of them is enough
+
+
+def test_what_is_unused_is_told_by_dense_singular_values():
+    cohort = with_directions([8, 8], [3, 8])
+    squares = [torch.linalg.svdvals(change[0]).square() for change in dense(cohort)]
+    rest = [float(sum(one[k:].sum() for one in squares)) for k in range(9)]
+    used = next(k for k in range(9) if rest[k] < 0.01 * rest[0])
+    (told,) = unused_ranks(cohort).values()
+    assert told == {"rank": 8, "used": used, "beyond": pytest.approx(rest[used] / rest[0])}

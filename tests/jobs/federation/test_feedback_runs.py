@@ -117,15 +117,17 @@ def test_bands_and_feedback_do_not_go_together():
 
 
 def test_words_for_ranks_that_hold_nothing():
-    def words(count, **mixing):
+    def words(count, smallest=8, **mixing):
         entry = {"rank": 64, "used": 8, "beyond": 0.002}
         unused = {f"a{n}": entry for n in range(1, count + 1)}
         summary = {"unused": unused, "score": {"clients": dict.fromkeys([*unused, "b"], 0.5)}}
+        summary["ranks"] = {**{client: [64, 64] for client in unused}, "b": [smallest, 64]}
         (told,) = unused_words(summary, make_config(mixing=mixing))
         return told
 
     advice = "; try mixing.feedback=1 or smaller ranks."
     assert words(1) == f"a1 uses less than half of its ranks{advice}"
+    assert words(1, 64) == "a1 uses less than half of its ranks; smaller ranks would do."
     assert words(3) == f"a1, a2 and a3 use less than half of their ranks{advice}"
     assert words(8, feedback=1.0) == (
         "8 of 9 clients, such as a1, a2 and a3, use less than half of their ranks; "

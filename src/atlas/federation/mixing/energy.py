@@ -3,9 +3,14 @@
 The energy of a change is its squared norm, the sum of its squared singular values. Sorted, the
 strongest first, they fall into bands between the distinct ranks of a cohort. Where mixing with
 clients of smaller ranks cuts the weaker directions off, the last bands of the others empty.
+
+Bands are for events and pictures. How many of its ranks a client uses is counted one by one, for
+it may use few of them where all ranks are equal, too.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -30,7 +35,10 @@ def energy_shares(cohort: Cohort) -> Tensor:
 
     A client that has learned nothing has zeros.
     """
-    edges = cohort_bands(cohort)
+    return _shares(cohort, cohort_bands(cohort))
+
+
+def _shares(cohort: Cohort, edges: Sequence[int]) -> Tensor:
     modules = range(len(cohort.layout.modules))
     energy = sum(band_energies(cohort.layer(i), edges).cpu() for i in modules)
     assert isinstance(energy, Tensor)
@@ -49,25 +57,21 @@ def describe_energy(trained: Cohort, mixed: Cohort) -> dict[str, object] | None:
 
 
 def unused_ranks(cohort: Cohort) -> dict[str, dict[str, float]]:
-    """Clients that hold next to nothing in most of their ranks; of few clients with unequal ranks.
+    """Clients that hold next to nothing in more than half of their ranks; of few clients.
 
     Returns:
-        By client `rank`, the largest it has, `used`, the end of the last band that holds anything,
-        and `beyond`, the share of its energy beyond that.
+        By client `rank`, the largest it has, `used`, how many directions of every module it takes
+        to hold the rest, and `beyond`, the share of its energy beyond those.
     """
-    edges = cohort_bands(cohort)
-    if len(edges) < 2 or len(cohort.clients) > LARGEST_LOGGED:
+    if cohort.layout.cores or len(cohort.clients) > LARGEST_LOGGED:
         return {}
+    most = max(rank for member in cohort.members for rank in member.ranks)
     found = {}
-    for member, shares in zip(cohort.members, energy_shares(cohort), strict=True):
+    for member, shares in zip(cohort.members, _shares(cohort, range(1, most + 1)), strict=True):
         rest = 1 - shares.cumsum(0)
-        last = min(int((rest >= UNUSED).sum()), len(edges) - 1)
-        kept = sum(min(rank, edges[last]) for rank in member.ranks)
-        if float(shares.sum()) > 0 and 2 * kept <= sum(member.ranks):
-            beyond = max(0.0, float(rest[last]))
-            found[member.id] = {
-                "rank": max(member.ranks),
-                "used": edges[last],
-                "beyond": beyond,
-            }
+        used = min(1 + int((rest >= UNUSED).sum()), most)
+        kept = sum(min(rank, used) for rank in member.ranks)
+        if float(shares.sum()) > 0 and 2 * kept < sum(member.ranks):
+            beyond = max(0.0, float(rest[used - 1]))
+            found[member.id] = {"rank": max(member.ranks), "used": used, "beyond": beyond}
     return found

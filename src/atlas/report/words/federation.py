@@ -135,7 +135,8 @@ def unused_words(summary: Summary, config: FederationConfig) -> Iterator[str]:
         who = f"{len(clients)} of {count}, such as {listed(clients[:MOST_EXAMPLES])},"
     use, its = ("uses", "its") if len(clients) == 1 else ("use", "their")
     advice = "smaller ranks would do"
-    if not config.mixing.feedback and config.mixing.cut == "leading":
+    unequal = len({rank for ranks in summary["ranks"].values() for rank in ranks}) > 1
+    if unequal and not config.mixing.feedback and config.mixing.cut == "leading":
         advice = "try mixing.feedback=1 or smaller ranks"
     yield f"{who} {use} less than half of {its} ranks; {advice}."
 

@@ -36,8 +36,9 @@ def energy_section(run: RunSource) -> Section | None:
             axis = {"label": "share of energy", "log": True, "max": 1}
             charts.append(lines(series, ROUND, axis, title=title, height=220))
         charts.append(_bands(run, mixed, start))
+    unused = _unused(run)
     if not charts:
-        return None
+        return _nothing_but(unused) if unused else None
     return Section(
         "energy",
         CAPACITY,
@@ -48,7 +49,20 @@ def energy_section(run: RunSource) -> Section | None:
         "Look for lines that fall: mixing with clients of smaller ranks empties the upper ranks "
         "of the others, and mixing.feedback=1 keeps what it cuts off.",
         charts=charts,
-        tables=_unused(run),
+        tables=unused,
+    )
+
+
+def _nothing_but(unused: list[Spec]) -> Section:
+    """Where all ranks are equal there are no bands to draw."""
+    return Section(
+        "energy",
+        CAPACITY,
+        "Energy by rank",
+        "Who holds next to nothing of what it learned (squared singular values of its change) in "
+        "most of its ranks.",
+        "Smaller ranks would do here.",
+        tables=unused,
     )
 
 
