@@ -202,6 +202,7 @@ def _fit(
     wanted = partial(_expected, plan, state, opened)
     for client, message in server.ask("fit", asked, wanted).items():
         accepted[client] = message
+        server.trained.add(client)
         state.examples[client] = message.facts["examples"]
         if client in opened:
             state.routes.arrived(client, opened[client])

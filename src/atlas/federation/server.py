@@ -92,7 +92,7 @@ class ServerState:
         steps: What was last told of each client's step, there.
         references: What clients' replies are changes of, where they are compressed.
         ledger: Bytes so far.
-        refused: Replies that the guard did not let in.
+        refused: Replies that were not used: mostly, because the guard did not let them in.
         failures: Clients that did not do what they were asked.
     """
 
@@ -138,6 +138,7 @@ class Server:
         uncounted: Where bytes are counted that are no part of the method, such as those of the
             test; None: with all others.
         traffic: Bytes of this round.
+        trained: Whose adapter of this round arrived and is used.
         refused: Whose adapter was not used in this round.
         unheard: Who did not say in this round what became of the mixtures it was sent.
     """
@@ -148,6 +149,7 @@ class Server:
     round: int
     uncounted: Ledger | None = None
     traffic: dict[str, int] = field(default_factory=lambda: {"up": 0, "down": 0})
+    trained: set[str] = field(default_factory=set)
     refused: set[str] = field(default_factory=set)
     unheard: set[str] = field(default_factory=set)
 

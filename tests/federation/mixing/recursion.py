@@ -265,6 +265,11 @@ def follow(ranks, feedback, rounds=4, **told):
         yield state, clients, events, twin
 
 
+def sizes(state, row):
+    """How much is remembered of a client, by module."""
+    return [float(one[row].abs().max()) for one in dense(state.residuals["law"])]
+
+
 def gap(found, wanted):
     size = max(float(one.abs().max()) for one in wanted)
     return max(float((f - w).abs().max()) for f, w in zip(found, wanted, strict=True)) / size

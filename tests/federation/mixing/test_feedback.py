@@ -6,12 +6,15 @@ import numpy as np
 import pytest
 import torch
 
-from atlas.federation.adapters.adapter import Adapter
+from atlas.config.plan import MixingSettings
 from atlas.federation.adapters.cohort import InMemory
 from atlas.federation.mixing import feedback as remembering
 from atlas.federation.mixing import parts
+from atlas.federation.mixing.apply import mix_cohort
+from atlas.federation.mixing.feedback import start_cutting
 from atlas.federation.server import ServerState
 from atlas.federation.state.mapped import OnDisk
+from atlas.federation.strategies.base import Strategy, identity
 from atlas.ops.graph.sparse_rows import LARGEST_DENSE
 from tests.federation.mixing.recursion import (
     FULL,
@@ -23,6 +26,7 @@ from tests.federation.mixing.recursion import (
     make_cohort,
     play,
     put_dense,
+    sizes,
     some_shares,
 )
 from tests.ops.lowrank.spectra import best, beyond
@@ -64,6 +68,55 @@ def test_what_is_remembered_is_the_best_of_the_servers_rank(ranks, size, monkeyp
             assert wanted.max() > 0.01
             assert entry[key]["worst"] == pytest.approx(float(wanted.max()))
             assert entry[key]["mean"] == pytest.approx(float(wanted.mean()))
+
+
+@pytest.mark.parametrize("ranks", [CASES["unequal"], CASES["sparse"]], ids=["few", "sparse"])
+def test_of_several_offers_the_one_that_was_picked_has_the_residual(ranks):
+    """Four W, of which clients pick by turns; some take a part."""
+
+    def picks(client, number):
+        return (int(client[1:]) + number) % 4
+
+    told = {"picks": picks, "shares": some_shares, "server_rank": 3}
+    for state, _, events, twin in follow(ranks, 0.7, 3, **told):
+        assert gap(dense(state.cohorts["law"]), twin.held) < 1e-6
+        assert gap(dense(state.residuals["law"]), twin.left) < 1e-6
+        picked = [fields["pick"] for event, fields in events if event == "delivered"]
+        assert len(set(picked)) > 2
+
+
+@pytest.mark.parametrize("absent_rule", ["restrict", "last"])
+def test_of_modules_that_are_shut_f_of_the_residual_is_kept(absent_rule):
+    """Half of the modules travel: W is another in each, and clients differ in which."""
+    shut, absent = 0, {("c001", 2), ("c003", 3)}
+
+    def shares(client, number):
+        # Of what is open again the server lacks the client's own, if that stays away.
+        return 1.0 if (client, number) in absent else some_shares(client, number)
+
+    told = {"budget": 0.5, "absent_rule": absent_rule, "server_rank": 3}
+    told |= {"absent": absent, "shares": shares}
+    for state, _, events, twin in follow([2, 4, 8, 4, 6], 0.7, 5, **told):
+        assert gap(dense(state.cohorts["law"]), twin.held) < 1e-6
+        assert gap(dense(state.residuals["law"]), twin.left) < 1e-6
+        opened = next(fields["open"] for event, fields in events if event == "routed")
+        shut += sum(not is_open for own in opened.values() for is_open in own)
+    assert shut and min(sizes(state, 0)) > 0
+    assert len(state.failures) == len(absent) and not state.refused
+
+
+def test_the_default_settings_are_mixing_without_a_cutting_bit_for_bit():
+    ranks = [1, 2, 4, 8]
+    (state, clients, events), *_ = play(ranks, 0.0, 1, relation=even)
+    assert start_cutting(MixingSettings(), Strategy("law", identity), state, "law") is None
+    trained = make_cohort(ranks).put(clients.sent)
+    weights = torch.from_numpy(even(4, 1))
+    mixed = mix_cohort(trained, weights, space="product", heads="mix")
+    assert all(
+        torch.equal(clients.held.tensors[name], mixed.tensors[name]) for name in mixed.tensors
+    )
+    assert not state.residuals
+    assert "feedback" not in next(fields for event, fields in events if event == "mixed")
 
 
 @pytest.mark.parametrize("absent_rule", ["restrict", "last"])
@@ -183,73 +236,6 @@ def test_a_row_of_ones_own_delivers_nothing_and_keeps_f_of_the_residual():
         assert accepts == [1.0 if clients.number == 1 else 0.0] * 4
     assert all(torch.equal(held[1][name], held[3][name]) for name in held[1])
     assert gap(left[3], [one / 4 for one in left[1]]) < 1e-12
-
-
-def test_a_client_that_holds_something_else_is_told_and_forgotten():
-    def other(client, number, adapter):
-        wrong = client == "c001" and number == 2
-        return Adapter({k: v * 1.01 for k, v in adapter.items()}) if wrong else adapter
-
-    reasons = {
-        1.0: "the client does not hold what was sent",
-        0.5: "the client does not hold a share of 0.5 of what was sent, to the bit",
-        0.0: "the client took nothing, but does not hold what it trained",
-    }
-    for share, why in reasons.items():
-        told = {"hold": other, "shares": lambda c, r, s=share: 1.0 if r == 1 else s}
-        states = []
-        for state, _, _ in play([1, 2, 4, 8], 1.0, 2, relation=even, **told):
-            states.append((sizes(state, 1), [dict(entry) for entry in state.failures]))
-        assert min(states[0][0]) > 0 and not states[0][1]
-        assert states[1][0] == [0.0, 0.0]
-        assert [entry["client"] for entry in states[1][1]] == ["c001"]
-        assert states[1][1][0]["reason"] == f"deliver: {why}; what its rank cut off is forgotten"
-
-
-@pytest.mark.parametrize("share", [0.5, 0.0])
-def test_a_refused_client_that_keeps_of_its_own_is_forgotten_and_not_blamed(share):
-    told = {"refused": {("c002", 2)}, "relation": even}
-    told["shares"] = lambda client, number: 0.5 if number == 1 else share
-    *_, (state, _, _) = play([1, 2, 4, 8], 1.0, 2, **told)
-    assert not state.failures
-    assert [entry["client"] for entry in state.refused] == ["c002"] * 2
-    assert "cannot tell what the client holds" in state.refused[1]["reason"]
-    assert sizes(state, 2) == [0.0, 0.0]
-    assert min(sizes(state, 0)) > 0
-
-
-def sizes(state, row):
-    """How much is remembered of a client, by module."""
-    return [float(one[row].abs().max()) for one in dense(state.residuals["law"])]
-
-
-@pytest.mark.parametrize("strength", [0.5, 1.0])
-def test_of_a_client_that_does_not_say_what_it_holds_nothing_is_remembered(strength):
-    """Its answer is lost, or names an offer that there was not."""
-
-    def odd(client, number):
-        return 7 if (client, number) == ("c003", 3) else 0
-
-    told = {"relation": even, "lost": {("c001", 2)}, "picks": odd}
-    for state, clients, _ in play([1, 2, 4, 8], strength, 4, **told):
-        gone = {2: 1, 3: 3}.get(clients.number)
-        for row in range(4):
-            assert (min(sizes(state, row)) > 0) == (row != gone)
-        failures = [(entry["round"], entry["client"]) for entry in state.failures]
-        assert failures == [(2, "c001"), (3, "c003")][: clients.number - 1]
-    assert "forgotten" in state.failures[1]["reason"]
-    assert gap(dense(state.cohorts["law"]), dense(clients.held)) < 1e-12
-
-
-def test_of_other_bits_in_a_part_the_servers_own_are_the_best_guess():
-    def other(client, number, adapter):
-        return Adapter({k: v * (1 + 1e-12) for k, v in adapter.items()})
-
-    told = {"relation": even, "hold": other, "shares": lambda client, number: 0.5}
-    for state, clients, _ in play([1, 2, 4, 8], 1.0, 2, **told):
-        assert len(state.failures) == 4 * clients.number
-        assert gap(dense(state.cohorts["law"]), dense(clients.held)) < 1e-10
-        assert all(sizes(state, row) == [0.0, 0.0] for row in range(4))
 
 
 def test_own_directions_have_residuals_too():

@@ -248,8 +248,9 @@ def _agrees(server: Server, held: Adapter, client: str, taken: Taken) -> bool:
         return True
     if taken.accept == 1:
         return False  # delivery has said so
-    if client in server.refused:  # no fault of its delivery: the server lacks what it trained
-        why = "deliver: of a refused adapter the server cannot tell what the client holds now"
+    if client not in server.trained:
+        # No fault of its own: it may hold what was refused, was lost, or was shut until now.
+        why = "deliver: without what the client trained nobody can tell what it holds now"
         server.pass_over(client, f"{why}{FORGOTTEN}")
     elif taken.accept:
         why = f"deliver: the client does not hold a share of {taken.accept:g} of what was sent"
