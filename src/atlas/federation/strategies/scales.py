@@ -91,8 +91,8 @@ def distance_unit(view: View, features: Tensor) -> float:
     """The squared distance that alpha counts in: the median to the nearest other, over ln m.
 
     m is how many there are to choose from. A client at twice the squared distance of the nearest
-    then counts 1 / m of it: all strangers together count about as much as one that is alike, however many
-    tasks there are.
+    then counts 1 / m of it: all strangers together count about as much as one that is alike,
+    however many tasks there are.
     """
     among = len(view.clients)
     if view.clusters is not None and view.settings.cross == 0:
