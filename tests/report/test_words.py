@@ -4,6 +4,7 @@ import pytest
 
 from atlas.config.federation import FederationConfig
 from atlas.config.load import load_config
+from atlas.report.words.budgets import budget_words, granted_line
 from atlas.report.words.declined import read_answers
 from atlas.report.words.english import counted, listed, points, standard_error
 from atlas.report.words.federation import federation_words, step_words
@@ -153,6 +154,19 @@ def test_estimated_steps_are_told():
     assert "0% (a2) to 75% (a1)" in told
     assert "Nothing could be estimated of b1" in told
     assert not list(step_words({}))
+
+
+def test_budgets_are_told_by_what_was_measured():
+    fits = {"ranks": [4], "budget": 100, "used": 97, "measured": None, "valid": True, "lowered": 0}
+    over = {**fits, "measured": 120, "valid": False}
+    assert not list(budget_words({"a": fits})) and not list(budget_words({}))
+    told = list(budget_words({"a": fits, "b": over, "c": {**over, "measured": 130, "lowered": 1}}))
+    assert told[0].endswith("so ranks were lowered: c.")
+    assert "memory of b and c: a step takes up to 130 % of the budget; give more" in told[1]
+    old = {key: value for key, value in fits.items() if key != "lowered"}
+    assert not list(budget_words({"a": old}))
+    line = granted_line([{"client": "a", **fits}, {"client": "b", **over}])
+    assert line == "ranks  2 clients, 4, 97 to 120 % of budget; does not fit: b"
 
 
 def test_replies_that_did_not_count_are_told():

@@ -39,7 +39,8 @@ FULL = MINIMAL | {
     "loss": {"mean": None, "clients": {"a": 1.5, "b": None}, "alone": {"a": 1.4, "b": 2}},
     "clusters": {"k": 1, "silhouette": None, "purity": 1, "ari": 0, "labels": {"a": 0, "b": 0}},
     "budgets": {
-        "a": {"device": "phone", "budget": 90, "used": 80, "valid": True, "measured": 85},
+        "a": {"device": "phone", "budget": 90, "used": 80, "valid": True, "measured": 85}
+        | {"lowered": 1},
         "b": {"device": "", "budget": 90, "used": 80, "valid": True, "measured": None},
     },
 }

@@ -1,6 +1,9 @@
 """Ranks that are lowered until a trial step fits."""
 
+import math
+
 import pytest
+from rich.console import Console
 
 from atlas.build.federation import assemble
 from atlas.config.plan import MB, RankSettings
@@ -10,7 +13,11 @@ from atlas.federation.capacity.block_bytes import LargestBatch
 from atlas.federation.capacity.grant import MOST_LOWERINGS, grant, lower
 from atlas.federation.prepare import make_plan
 from atlas.jobs.runner import resume_run, start_run
+from atlas.jobs.show import describe_run
 from atlas.ops.capacity import worth
+from atlas.report.live import live_display
+from atlas.report.words.ending import run_view
+from atlas.report.words.english import listed
 from atlas.runs.events import ignore
 from tests.helpers import make_client, make_config, make_task, stop_after
 
@@ -152,6 +159,27 @@ def test_a_client_that_fits_under_no_ranks_is_told_and_stops_nobody(monkeypatch)
     found = planned().state.granted
     assert not found["c01"]["valid"] and set(found["c01"]["ranks"]) == {1}
     assert all(entry["valid"] for client, entry in found.items() if client != "c01")
+
+
+def test_a_run_says_who_was_lowered_and_who_does_not_fit(tmp_path, monkeypatch, capsys):
+    taking_more(monkeypatch, lambda client, took: took * (1.3 if client == "sentiment-1" else 1.02))
+    data = {"tasks": ["sentiment"], "clients_per_task": 3, "train": 12, "validation": 8, "test": 10}
+    config = make_config(
+        strategy="fedavg", alone="needed", rounds=1, ranks=RANKS, devices=DEVICES, data=data
+    )
+    with live_display(Console(width=200)) as display:
+        finished = start_run(config, tmp_path, display.event)
+    found = finished.summary["budgets"]
+    share = math.ceil(100 * found["sentiment-1"]["measured"] / found["sentiment-1"]["budget"])
+    less = [client for client, entry in found.items() if entry["lowered"]]
+    assert not found["sentiment-1"]["valid"] and share > 100 and len(less) > 1
+    (line,) = (line for line in capsys.readouterr().out.splitlines() if "ranks " in line)
+    assert f"to {share} % of budget; lowered: {listed(less)}; does not fit: sentiment-1" in line
+    shown = Console(width=200)
+    shown.print(run_view(finished.folder, describe_run(finished.folder)))
+    told = " ".join(capsys.readouterr().out.split())
+    assert f"so ranks were lowered: {listed(less)}." in told
+    assert f"the memory of sentiment-1: a step takes {share} % of the budget; give more" in told
 
 
 def test_without_a_measurement_valid_is_by_the_model(monkeypatch):

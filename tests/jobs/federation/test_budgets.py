@@ -30,7 +30,7 @@ def test_a_run_under_budgets_tells_what_was_granted(tmp_path):
     assert granted.keys() == summary["budgets"].keys() == summary["score"]["clients"].keys()
     for client, found in summary["budgets"].items():
         assert found == {key: granted[client][key] for key in found}
-        assert found.keys() == {"device", "budget", "used", "valid", "measured"}
+        assert found.keys() == {"device", "budget", "used", "valid", "measured", "lowered"}
         assert summary["ranks"][client] == granted[client]["ranks"]
     assert {found["device"] for found in summary["budgets"].values()} == {"a", "b", "c"}
     (cohort,) = events[0]["cohorts"].values()

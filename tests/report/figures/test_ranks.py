@@ -254,10 +254,11 @@ def test_ranks_in_few_words():
 
 def test_grants_are_told_in_one_line_before_the_first_round():
     grants = [make_grant("a", 4, 0), make_grant("b", 4, 1, used=int(0.62 * 2048 * MB))]
+    grants = [{**grant, "measured": None} for grant in grants]
     events = [("granted", grant) for grant in grants]
     begun = ("round_started", {"round": 1, "clients": ["a", "b"]})
     assert lines(*events) == []
     assert lines(*events, begun, begun) == ["ranks  2 clients, 4 to 32, 62 to 90 % of budget"]
     one = make_grant("a", 2, ranks=[8, 8])
-    assert lines(("granted", one), begun) == ["ranks  1 client, 8, 90 % of budget"]
+    assert lines(("granted", one), begun) == ["ranks  1 client, 8, 95 % of budget"]
     assert lines(begun) == []

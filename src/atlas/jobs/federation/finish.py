@@ -34,7 +34,7 @@ from atlas.jobs.federation.plan import planned_clusters
 from atlas.runs.events import Observe
 from atlas.runs.folder import RunFolder, write_summary
 
-BUDGET = ("device", "budget", "used", "valid", "measured")
+BUDGET = ("device", "budget", "used", "valid", "measured", "lowered")
 """What the summary tells of a client's grant; the events tell all of it."""
 
 

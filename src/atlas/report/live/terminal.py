@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Protocol
 
@@ -20,6 +20,7 @@ from atlas.report.live.pace import Pace
 from atlas.report.tables.data import data_lines
 from atlas.report.tables.grokking import GrokkingLine
 from atlas.report.tables.runs import MemoryLine
+from atlas.report.words.budgets import granted_line
 from atlas.report.words.english import counted
 from atlas.report.words.plain_text import spelled
 
@@ -95,18 +96,6 @@ def planned_line(fields: Mapping[str, Any]) -> str:
         apart = clusters["silhouette"]
         line += "" if apart is None else f"  silhouette {apart:.2f}"
     return "\n  ".join([line, *fields["warnings"]])
-
-
-def granted_line(grants: Sequence[Mapping[str, Any]]) -> str:
-    """The ranks that clients were given, and how much of their budgets those take."""
-    ranks = [rank for grant in grants for rank in grant["ranks"]]
-    shares = [round(100 * grant["used"] / grant["budget"]) for grant in grants]
-    return f"ranks  {counted(len(grants), 'client')}, {_span(ranks)}, {_span(shares)} % of budget"
-
-
-def _span(values: Sequence[int]) -> str:
-    least, most = min(values), max(values)
-    return str(least) if least == most else f"{least} to {most}"
 
 
 class LineMaker(Protocol):

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from atlas.config.federation import FederationConfig
+from atlas.report.words.budgets import budget_words
 from atlas.report.words.declined import Answers, Events, read_answers
 from atlas.report.words.english import (
     counted,
@@ -31,6 +32,7 @@ def _sentences(summary: Summary, events: Events, config: FederationConfig) -> It
     yield from declined_words(read_answers(events, config), summary, config)
     yield from unused_words(summary, config)
     yield from step_words(summary)
+    yield from budget_words(summary.get("budgets") or {})
     yield from trouble_words(summary)
     yield from certainty_words(summary)
 
