@@ -113,7 +113,7 @@ def test_importance_is_the_share_of_the_gradient_and_grows_with_depth():
 def test_complexity_is_variance_times_gradient_with_the_hardest_at_one():
     features = torch.tensor([[0.0, 0.0], [2.0, 0.0], [5.0, 5.0], [5.0, 6.0]])
     found = cluster_complexity(features, [0, 0, 1, 1], [1.0, 3.0, 4.0, 4.0])
-    # variances 1 and 1/4, mean norms 2 and 4
+    # variances 2 and 1/2, mean norms 2 and 4
     assert found == {0: pytest.approx(1.0), 1: pytest.approx(0.5)}
     apart = cluster_complexity(features, [0, 1, 2, 3], [1.0] * 4)
     assert set(apart.values()) == {1.0}
@@ -122,10 +122,10 @@ def test_complexity_is_variance_times_gradient_with_the_hardest_at_one():
 def test_a_client_alone_is_as_hard_as_its_own_gradient_says():
     features = torch.tensor([[0.0, 0.0], [2.0, 0.0], [5.0, 5.0], [5.0, 6.0], [9.0, 9.0]])
     labels, norms = [0, 0, 1, 1, 2], [1.0, 3.0, 4.0, 4.0, 1.6]
-    # variances 1 and 1/4, of which the mean stands in for the fifth's
-    expected = {0: 2.0, 1: 1.0, 2: 0.625 * 1.6}
+    # variances 2 and 1/2, of which the mean stands in for the fifth's
+    expected = {0: 4.0, 1: 2.0, 2: 1.25 * 1.6}
     found = cluster_complexity(features, labels, norms)
-    assert found == {label: pytest.approx(value / 2.0) for label, value in expected.items()}
+    assert found == {label: pytest.approx(value / 4.0) for label, value in expected.items()}
     easier, harder = (
         cluster_complexity(features, labels, [*norms[:4], own])[2] for own in (0.1, 1.6)
     )
@@ -133,6 +133,18 @@ def test_a_client_alone_is_as_hard_as_its_own_gradient_says():
     # Where everybody is alone, gradients alone count.
     apart = cluster_complexity(features, range(5), norms)
     assert apart == {i: pytest.approx(norm / 4.0) for i, norm in enumerate(norms)}
+
+
+def test_equal_clusters_are_equally_hard_whatever_their_size():
+    sizes = (2, 5, 8, 1)
+    labels = [label for label, count in enumerate(sizes) for _ in range(count)]
+    found = []
+    for seed in range(40):
+        features = np.random.default_rng(seed).standard_normal((len(labels), 256))
+        one = cluster_complexity(torch.from_numpy(features), labels, [1.0] * len(labels))
+        found.append([one[label] for label in range(len(sizes))])
+    means = np.mean(found, axis=0)
+    assert means.min() > 0.9 and means.max() / means.min() < 1.05, means
 
 
 def test_complexity_of_thirty_unequal_clusters_equals_a_plain_loop():
@@ -144,7 +156,7 @@ def test_complexity_of_thirty_unequal_clusters_equals_a_plain_loop():
         own = [i for i, other in enumerate(labels) if other == label]
         middle = sum(features[i] for i in own) / len(own)
         if len(own) > 1:
-            spread[label] = sum(((features[i] - middle) ** 2).sum() for i in own) / len(own)
+            spread[label] = sum(((features[i] - middle) ** 2).sum() for i in own) / (len(own) - 1)
         size[label] = sum(norms[i] for i in own) / len(own)
     usual = sum(spread.values()) / len(spread)
     raw = {label: spread.get(label, usual) * size[label] for label in size}

@@ -159,6 +159,8 @@ def cluster_complexity(
 
     Variance of the fingerprints inside the cluster times its clients' mean gradient norm: a
     cluster whose clients differ much, and whose losses still have far to fall, needs more ranks.
+    Squared distances from the mean are divided by one less than there are clients: divided by all,
+    small clusters would look easier than large ones of the same kind.
     A client alone differs from nobody, which says nothing of its task: the mean variance of the
     clusters with several members stands in, so that its own gradient decides. Where all clients
     are alone, gradients alone count.
@@ -174,7 +176,7 @@ def cluster_complexity(
     for label in sorted(set(labels)):
         rows = torch.tensor([i for i, own in enumerate(labels) if own == label])
         own = features[rows.to(features.device)].to(torch.float64)
-        variance[label] = float((own - own.mean(0)).square().sum(1).mean())
+        variance[label] = float((own - own.mean(0)).square().sum()) / max(1, len(own) - 1)
         gradient[label] = sum(norms[i] for i in rows.tolist()) / len(rows)
     shared = [value for label, value in variance.items() if label not in alone]
     usual = sum(shared) / len(shared) if shared else 1.0
