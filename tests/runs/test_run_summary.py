@@ -107,6 +107,7 @@ def test_a_summary_reads_back_with_sorted_keys(tmp_path):
         (b"\xff", "not JSON"),
         (b"[]", "expected a JSON object"),
         (b'{"kind": "federation"}', "strategy, rounds, .* missing"),
+        (b'{"kind": "federation', "not JSON.*; write it again with: atlas resume"),
     ],
 )
 def test_a_malformed_summary_is_bad_input(tmp_path, data, message):
@@ -114,6 +115,40 @@ def test_a_malformed_summary_is_bad_input(tmp_path, data, message):
     path.write_bytes(data)
     with pytest.raises(InputError, match=message):
         read_summary(path)
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "told"),
+    [
+        ("score.clients.a", "good", "score.clients.a: expected number, found string"),
+        ("score", {}, "score: mean, spread, worst, clients missing"),
+        ("loss.clients.a", [], "loss.clients.a: expected number or null, found array"),
+        ("rounds", True, "rounds: expected integer, found boolean"),
+        ("ranks.a", [2, None], "ranks.a.1: expected integer, found null"),
+        ("budgets.b.measured", {}, "budgets.b.measured: expected integer or null, found object"),
+        ("steps", {"a": 1}, "steps.a: expected object, found number"),
+    ],
+)
+def test_a_value_of_another_type_is_named(tmp_path, path, value, told):
+    broken = json.loads(json.dumps(FULL))
+    *parents, last = path.split(".")
+    holder = broken
+    for parent in parents:
+        holder = holder[parent]
+    holder[last] = value
+    assert not is_valid(broken)
+    file = tmp_path / "summary.json"
+    write_summary(file, broken)
+    with pytest.raises(InputError, match=f"summary.json: not a whole summary: {told};"):
+        read_summary(file)
+
+
+def test_what_other_versions_write_is_read(tmp_path):
+    path = tmp_path / "summary.json"
+    free = {"a": {"noise": 1, "difference": 0, "rho": 0, "keep": 1, "eta": 0}, "b": None}
+    other = FULL | {"later": 1, "steps": free, "seconds": 2, "rounds": 3.0}
+    write_summary(path, other)
+    assert read_summary(path) == other
 
 
 def test_a_missing_summary_is_bad_input(tmp_path):

@@ -24,7 +24,7 @@ from atlas.jobs.track.writers import check_library
 from atlas.runs.checkpoint import Checkpoint, latest_round, save_round
 from atlas.runs.events import EventLog, Observe, Progress, drop_after_round
 from atlas.runs.files import write_text_atomic
-from atlas.runs.folder import RunFolder, read_summary
+from atlas.runs.folder import DamagedSummaryError, RunFolder, read_summary
 from atlas.runs.process import (
     given_command,
     machine_facts,
@@ -272,8 +272,22 @@ def _describe(folder: RunFolder, config: RunConfig, threads: int) -> RunFolder:
 
 
 def known_result(folder: RunFolder) -> Finished | None:
-    """What a run came to, if it is finished already."""
-    return Finished(folder, read_summary(folder.summary)) if folder.summary.exists() else None
+    """What a run came to, if it is finished already.
+
+    A damaged summary is as good as none where the last round is saved: it is written again.
+
+    Raises:
+        InputError: The summary is of no use, and there is nothing to write it from.
+    """
+    if not folder.summary.exists():
+        return None
+    try:
+        return Finished(folder, read_summary(folder.summary))
+    except DamagedSummaryError as error:
+        if latest_round(folder.rounds) is None:
+            told = "no saved round is left to write it again from"
+            raise InputError(f"{folder.summary}: {error.problem}; {told}") from None
+        return None
 
 
 def set_threads(config: RunConfig) -> int:

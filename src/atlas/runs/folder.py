@@ -17,6 +17,7 @@ from filelock import FileLock, Timeout
 from atlas.errors import InputError
 from atlas.runs.files import check_name, plain, safe_child
 from atlas.runs.files import write_text_atomic as write_text_atomic
+from atlas.runs.misfit import misfits
 
 
 @dataclass(frozen=True)
@@ -179,6 +180,15 @@ _SCHEMAS = {
     "memory": "summary_memory.schema.json",
     "grokking": "summary_grokking.schema.json",
 }
+_KINDS = " or ".join(_SCHEMAS)
+
+
+class DamagedSummaryError(InputError):
+    """A summary that is there and of no use; what it was made from may be whole."""
+
+    def __init__(self, path: Path, problem: str) -> None:
+        super().__init__(f"{path}: {problem}; write it again with: atlas resume {path.parent}")
+        self.problem = problem
 
 
 def schema(kind: str = "federation") -> dict[str, Any]:
@@ -209,20 +219,23 @@ def read_summary(path: Path) -> dict[str, Any]:
         The results.
 
     Raises:
-        InputError: The file cannot be read, is not JSON, or lacks a part that every summary has.
+        InputError: The file cannot be read.
+        DamagedSummaryError: It is not JSON, or not what the schema of its kind says.
     """
     try:
-        summary = json.loads(path.read_bytes())
+        data = path.read_bytes()
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror}") from None
+    try:
+        summary = json.loads(data)
     except (ValueError, RecursionError) as error:
-        raise InputError(f"{path}: not JSON: {error}") from None
+        raise DamagedSummaryError(path, f"not JSON: {error}") from None
     if not isinstance(summary, dict):
-        raise InputError(f"{path}: not a summary: expected a JSON object")
+        raise DamagedSummaryError(path, "not a summary: expected a JSON object")
     kind = summary.get("kind")
     if not isinstance(kind, str) or kind not in _SCHEMAS:
-        raise InputError(f"{path}: not a summary: kind is {kind!r}, not {' or '.join(_SCHEMAS)}")
-    missing = [key for key in schema(kind)["required"] if key not in summary]
-    if missing:
-        raise InputError(f"{path}: not a whole summary: {', '.join(missing)} missing")
+        raise DamagedSummaryError(path, f"not a summary: kind is {kind!r}, not {_KINDS}")
+    problem = next(misfits(summary, schema(kind)), None)
+    if problem is not None:
+        raise DamagedSummaryError(path, f"not a whole summary: {problem}")
     return summary

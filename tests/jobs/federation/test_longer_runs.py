@@ -1,11 +1,15 @@
 """A finished run goes on to a later end."""
 
+import json
+import shutil
+
 import pytest
 
 import atlas
 from atlas.config.load import load_resolved
 from atlas.errors import InputError
 from atlas.jobs.runner import resume_run, start_run
+from atlas.jobs.show import describe_run
 from atlas.runs.events import read_events
 from tests.helpers import make_config
 
@@ -51,6 +55,26 @@ def test_only_the_length_may_change_and_only_forward(tmp_path):
             finished.folder.config.read_bytes(),
             finished.folder.summary.read_bytes(),
         ), text
+
+
+def test_a_damaged_summary_is_written_again(tmp_path):
+    finished = start_run(small(rounds=1, strategy="local"), tmp_path)
+    file = finished.folder.summary
+    whole = file.read_text()
+    wrong = json.loads(whole)
+    wrong["score"]["clients"][next(iter(wrong["score"]["clients"]))] = "good"
+    for damage in (whole[:100], json.dumps(wrong)):
+        file.write_text(damage)
+        with pytest.raises(InputError, match=f"summary.json: .*atlas resume {file.parent}"):
+            describe_run(finished.folder)
+        again = resume_run(file.parent)
+        assert without_times(again.summary) == without_times(finished.summary)
+        assert describe_run(finished.folder)["summary"] == again.summary
+    shutil.rmtree(finished.folder.rounds)
+    file.write_text(whole[:100])
+    with pytest.raises(InputError, match="not JSON: .*no saved round is left"):
+        resume_run(file.parent)
+    assert file.read_text() == whole[:100], "nothing is trained again unasked"
 
 
 def test_a_run_from_python_goes_on(tmp_path):
