@@ -180,6 +180,12 @@ BAD_RUNS = {
     "memory kind": (["demo", "kind=memory"], None, ["strategy: unknown key", "allowed: kind"]),
     "unknown size": (["demo", "size=huge"], None, ["size", "huge", "quick", "full"]),
     "unknown strategy": (["demo", "strategy=fedvag"], None, ["fedvag", "fedavg"]),
+    "no such backbone": (["demo", "backbone.name=foo"], None, ["error: backbone.name: ", "'foo'"]),
+    "no such dealt backbone": (
+        ["demo", "backbone.deal=[tiny,foo]"], None, ["error: backbone.deal: ", "'foo'"]),
+    "no such device": (
+        [*TINY, "ranks.devices=[foo]", "ranks.method=uniform"], None,
+        ["error: ranks.devices: unknown device 'foo'"]),
     "two lengths": (["demo", "train.steps=3"], None, ["train", "epochs", "steps"]),
     "unknown task": (["demo", "data.tasks=[sentimant]"], None, ["sentimant", "sentiment"]),
     "unknown backbone": (["demo", "backbone.name=no/such"], None, ["no/such", "allow_hub"]),
@@ -280,7 +286,11 @@ def test_one_unreadable_run_does_not_hide_the_others(atlas, tmp_path):
         ("bad", "unreadable"),
         ("demo", "finished"),
     ]
-    assert "unreadable" in atlas("show")[1]
+    told = " ".join(atlas("show")[1].split())
+    assert "unreadable: runs/bad/config.yaml: roundz: unknown key; did you mean rounds?" in told
+    for verb in (["show", "bad"], ["resume", "bad"], ["predict", "bad", "--client", "a", "hi"]):
+        code, _, err = atlas(*verb)
+        assert code == 2 and err.startswith("error: runs/bad/config.yaml: roundz: unknown key"), err
 
 
 def test_targets_that_cannot_be_written_are_refused(atlas, tmp_path):
@@ -289,6 +299,13 @@ def test_targets_that_cannot_be_written_are_refused(atlas, tmp_path):
     code, _, err = atlas("export", "demo", "--client", "order-1", "--to", "file/inside")
     assert code == 2
     assert "cannot be written" in err
+    (tmp_path / "asked.txt").write_text("is it?\n")
+    ask = ["predict", "demo", "--client", "order-1", "--file", "asked.txt", "--to"]
+    deploy = ["deploy", "init", "file/x", "demo", "backbone.name=tiny"]
+    bench = ["bench", "startup", "--size", "quick", "--out", "file"]
+    for arguments in ([*ask, "file/x.csv"], [*ask, "no/x.csv"], deploy, bench):
+        code, _, err = atlas(*arguments)
+        assert code == 2 and "cannot be written" in err, (arguments, err)
     assert atlas("show", "x" * 300)[0] == 2
     assert atlas("run", "data.tasks=[" + "sentiment," * 40 + "]")[0] == 2
 

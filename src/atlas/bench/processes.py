@@ -210,6 +210,17 @@ def check_size(size: str) -> Size:
     return cast(Size, size)
 
 
+def check_folder(folder: Path) -> None:
+    """Refuse, before minutes of work, a place where no folder can be.
+
+    Raises:
+        InputError: It is a file, or below one.
+    """
+    there = next((path for path in (folder, *folder.parents) if path.exists()), Path())
+    if not there.is_dir():
+        raise InputError(f"--out {folder}: cannot be written: {there} is no folder")
+
+
 def run_bench(name: str, size: Size, progress: Progress) -> Bench:
     """Run the benchmark of that name."""
     if name not in NAMES:

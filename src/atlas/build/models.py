@@ -59,14 +59,29 @@ def open_backbone(config: FederationConfig, name: str) -> TransformerBackbone:
 
     `NAME@N-fitted` is NAME's lowest N blocks with a head fitted to them, made once in the cache.
     """
-    return load_backbone(
-        str(_fitted(config, name)) if name.endswith(ENDING) else name,
-        device=config.device,
-        dtype=DTYPES[config.backbone.dtype],
-        allow_hub=config.backbone.allow_hub,
-        compiler=config.backbone.compile,
-        quant=config.backbone.quant,
-    )
+    try:
+        return load_backbone(
+            str(_fitted(config, name)) if name.endswith(ENDING) else name,
+            device=config.device,
+            dtype=DTYPES[config.backbone.dtype],
+            allow_hub=config.backbone.allow_hub,
+            compiler=config.backbone.compile,
+            quant=config.backbone.quant,
+        )
+    except InputError as error:
+        if not str(error).startswith(f"backbone {name!r}"):
+            raise  # it names the setting itself
+        raise InputError(f"{_key_of(config, name)}: {error}") from None
+
+
+def _key_of(config: FederationConfig, name: str) -> str:
+    """The setting that asks for a backbone."""
+    for client in config.clients:
+        if client.backbone == name:
+            return f"client {client.id}: backbone"
+    if name in config.backbone.deal:
+        return "backbone.deal"
+    return "backbone.name" if name == config.backbone.name else "relevance.probe"
 
 
 @cache
@@ -314,9 +329,10 @@ def _limits(
     if device:
         near = nearest(device, known)
         hint = f"did you mean {near}? " if near else ""
-        raise InputError(
-            f"client {client}: unknown device {device!r}; {hint}devices: {', '.join(sorted(known))}"
-        )
+        dealt = f"ranks.devices: unknown device {device!r}"
+        own = any(entry.id == client and entry.device for entry in config.clients)
+        told = f"client {client}: device: unknown device {device!r}" if own else dealt
+        raise InputError(f"{told}; {hint}devices: {', '.join(sorted(known))}")
     if config.ranks.budget is None:
         raise InputError(
             f"nothing says what client {client} can hold, but {_asker(config)} depends on it; "

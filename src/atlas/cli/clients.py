@@ -160,16 +160,21 @@ def predict(  # noqa: PLR0913
 def _predict_file(asked: Any, file: str, form: str | None, to: Path | None) -> None:  # noqa: ANN401
     """Write all answers, then name the rows that have none."""
     from atlas.data.questions import to_text
+    from atlas.errors import InputError
     from atlas.jobs.answer import predict_file
-    from atlas.runs.files import write_text_atomic
+    from atlas.runs.files import write_text_atomic, writing
 
     if to is not None:
-        to_text([], to.suffix.lower().removeprefix("."))  # refuses a form before any work
+        # Before any work: a form that is not written, and a place that cannot be.
+        to_text([], to.suffix.lower().removeprefix("."))
+        if not to.parent.is_dir():
+            raise InputError(f"--to {to}: cannot be written: {to.parent} is no folder")
     batch = predict_file(asked, file, form)
     if to is None:
         typer.echo(to_text(batch.rows, "jsonl"), nl=False)
     else:
-        write_text_atomic(to, to_text(batch.rows, to.suffix.lower().removeprefix(".")))
+        with writing(f"--to {to}"):
+            write_text_atomic(to, to_text(batch.rows, to.suffix.lower().removeprefix(".")))
         typer.echo(f"{len(batch.rows) - len(batch.bad)} of {len(batch.rows)} rows answered: {to}")
     for reason in batch.bad:
         typer.echo(f"not answered: {reason}", err=True)

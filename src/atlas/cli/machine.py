@@ -21,13 +21,16 @@ def bench(
     as_json: Json = False,
 ) -> None:
     """Measure Atlas and its peers at the same work, in one run."""
-    from atlas.bench.processes import check_size, run_bench, save_bench
+    from atlas.bench.processes import check_folder, check_size, run_bench, save_bench
     from atlas.report.bench import bench_view
     from atlas.report.live import live_display
+    from atlas.runs.files import writing
 
+    check_folder(out)
     with live_display(console(to_stderr=True)) as display:
         found = run_bench(name, check_size(size), display.step)
-    written = save_bench(found, out)
+    with writing(f"--out {out}"):
+        written = save_bench(found, out)
     plain = found.plain()
     show_result(plain, as_json, lambda: bench_view(plain))
     if not as_json:

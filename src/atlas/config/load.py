@@ -6,7 +6,8 @@ Paths in them are made absolute, so that a saved run finds its files from anywhe
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from importlib import resources
 from importlib.resources.abc import Traversable
 from pathlib import Path
@@ -142,8 +143,9 @@ def load_resolved(path: Path) -> RunConfig:
         for key in ("data", "test_data") if isinstance(client, dict) else ():
             if isinstance(client.get(key), str):
                 client[key] = str(path.absolute().parent / client[key])
-    former = FORMER if _kind_of(settings) == "federation" else {}
-    return _validate(merge(former, settings))
+    with _naming(str(path)):
+        former = FORMER if _kind_of(settings) == "federation" else {}
+        return _validate(merge(former, settings))
 
 
 def parse_resolved(text: str, where: str) -> RunConfig:
@@ -156,7 +158,19 @@ def parse_resolved(text: str, where: str) -> RunConfig:
     Raises:
         InputError: It is not a valid configuration.
     """
-    return _validate(parse_mapping(text.encode("utf-8"), where))
+    settings = parse_mapping(text.encode("utf-8"), where)
+    with _naming(where):
+        return _validate(settings)
+
+
+@contextmanager
+def _naming(where: str) -> Iterator[None]:
+    """Names a file that the user may never have opened in every line about its keys."""
+    try:
+        yield
+    except InputError as error:
+        lines = [f"{where}: {line}" for line in str(error).splitlines()]
+        raise InputError("\n".join(lines)) from None
 
 
 FORMER: dict[str, Any] = {

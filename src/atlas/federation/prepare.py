@@ -19,7 +19,15 @@ from atlas.federation.adapters.adapter import is_head
 from atlas.federation.adapters.cohort import Cohort, Slot, initial_cohort
 from atlas.federation.capacity.block_bytes import LargestBatch
 from atlas.federation.capacity.cost import Norms, block_of, complexities, importance_of, in_block
-from atlas.federation.capacity.grant import Grant, Site, budget_of, grant, least_ranks, lower
+from atlas.federation.capacity.grant import (
+    Grant,
+    Site,
+    budget_of,
+    grant,
+    least_ranks,
+    lower,
+    told_budget,
+)
 from atlas.federation.exchange.guard import Expected
 from atlas.federation.exchange.message import encode
 from atlas.federation.exchange.transport import Failure, Transport
@@ -124,8 +132,9 @@ def split_point(
     best = choose_division(divisions, site.depth, plan.split.weights.model_dump())
     if best is None:
         least = min(site.need(texts, p).fixed for p in points)
+        who = f"client {client}{told_budget(site, plan.ranks)}"
         raise InputError(
-            f"client {client} ({site.device}): {whole / MB:.1f} MB for training, but one block "
+            f"{who}: {whole / MB:.1f} MB for training, but one block "
             f"with its embeddings takes {least / MB:.1f} MB; no split helps"
         )
     return best.point if best.point < site.depth else None

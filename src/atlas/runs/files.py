@@ -54,6 +54,22 @@ def safe_child(parent: Path, name: str) -> Path:
 
 
 @contextlib.contextmanager
+def writing(what: str) -> Iterator[None]:
+    """Turns a failure to write what the user named into bad input.
+
+    Args:
+        what: The place, as the user gave it: `--to x.csv`.
+
+    Raises:
+        InputError: Writing fails.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise InputError(f"{what}: cannot be written: {error.strerror}") from error
+
+
+@contextlib.contextmanager
 def fresh_target(to: Path) -> Iterator[None]:
     """Refuses a folder to write to (`--to`) that exists or cannot be written.
 
@@ -63,12 +79,10 @@ def fresh_target(to: Path) -> Iterator[None]:
     Raises:
         InputError: It exists already, or writing fails.
     """
-    try:
+    with writing(f"--to {to}"):
         if to.exists():
             raise InputError(f"--to {to}: exists already; name a new folder")
         yield
-    except OSError as error:
-        raise InputError(f"--to {to}: cannot be written: {error.strerror}") from error
 
 
 def write_synced(path: Path, data: bytes | Iterable[bytes]) -> None:

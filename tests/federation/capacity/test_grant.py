@@ -91,7 +91,9 @@ def test_half_of_what_adapters_may_use_lowers_ranks():
 def test_a_budget_below_the_floor_is_refused_with_the_numbers():
     client, site, need = site_and_need()
     settings = RankSettings(method="importance", budget=0.01)
-    with pytest.raises(InputError, match=r"task0-0 \(tiny\): 0.0 MB for training.*weights \d"):
+    with pytest.raises(
+        InputError, match=r"task0-0 \(ranks.budget=0.01\): 0.0 MB for training.*weights \d"
+    ):
         grant(client, site, need, settings, [1.0] * len(site.layout.modules), 1.0)
     with pytest.raises(InputError, match="takes at least"):
         planned(ranks={"budget": 0.01})

@@ -144,7 +144,8 @@ def grant(
     budget = budget_of(site, need, settings)
     least = least_ranks(site, settings)
     if need.total(least) > budget:
-        raise InputError(_too_small(client, site, need, need.total(least), budget))
+        whose = told_budget(site, settings)
+        raise InputError(_too_small(f"client {client}{whose}", need, need.total(least), budget))
     found = Grant(site.device, tuple(least), budget, need, complexity, tuple(importance))
     if settings.method == "fixed":
         return found
@@ -247,15 +248,20 @@ def allowed_ranks(client: str, site: Site, settings: RankSettings) -> list[int]:
     return choices
 
 
-def _too_small(client: str, site: Site, need: Need, least: int, budget: int) -> str:
+def told_budget(site: Site, settings: RankSettings) -> str:
+    """What set a client's budget, in brackets; empty where nothing has a name."""
+    where = site.device if settings.budget is None else f"ranks.budget={settings.budget:g}"
+    return f" ({where})" if where else ""
+
+
+def _too_small(who: str, need: Need, least: int, budget: int) -> str:
     parts = {
         "weights": need.weights,
         "activations and head": need.fixed - need.weights,
         "smallest ranks": least - need.fixed,
     }
     told = ", ".join(f"{name} {size / MB:.1f}" for name, size in parts.items())
-    where = f" ({site.device})" if site.device else ""
     return (
-        f"client {client}{where}: {budget / MB:.1f} MB for training, but it takes at least "
+        f"{who}: {budget / MB:.1f} MB for training, but it takes at least "
         f"{least / MB:.1f} MB ({told}); {MAKE_ROOM}"
     )

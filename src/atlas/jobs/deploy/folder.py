@@ -17,7 +17,7 @@ from atlas.config.reading import to_yaml
 from atlas.data.clients import client_ids
 from atlas.engines.flower.keys import LOOPBACK, Authority, write_node_key
 from atlas.errors import InputError
-from atlas.runs.files import check_name
+from atlas.runs.files import check_name, writing
 
 NODES, SERVER, APP = "nodes", "server", "app"
 SCRIPT = 0o755
@@ -41,7 +41,7 @@ def make_deployment(
         port: The server's; nodes get those after it.
 
     Raises:
-        InputError: The folder exists, or nodes and clients do not match.
+        InputError: The folder exists or cannot be written, or nodes and clients do not match.
     """
     if folder.exists():
         raise InputError(f"{folder}: exists already; name a new folder")
@@ -57,7 +57,8 @@ def make_deployment(
             for number, (name, own) in enumerate(sorted(found.items()), start=1)
         },
     )
-    _write(folder, config, settings)
+    with writing(str(folder)):
+        _write(folder, config, settings)
     return settings
 
 

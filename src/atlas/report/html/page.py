@@ -17,7 +17,7 @@ from markupsafe import Markup
 from atlas.errors import InputError
 from atlas.report.colours import css_variables
 from atlas.report.html.document import Document, run_document, runs_document, study_document
-from atlas.runs.files import write_text_atomic
+from atlas.runs.files import write_text_atomic, writing
 
 SCRIPTS = ("base.js", "axes.js", "lines.js", "marks.js", "heat.js", "tables.js", "page.js")
 """In the order in which they lean on each other."""
@@ -114,11 +114,9 @@ def make_report(paths: Sequence[Path], to: Path | None = None) -> dict[str, Any]
     """
     document = open_document(paths)
     target = to or paths[0] / "report.html"
-    try:
+    with writing(str(target)):
         target.parent.mkdir(parents=True, exist_ok=True)
         write_text_atomic(target, render(document))
-    except OSError as error:
-        raise InputError(f"{target}: cannot be written: {error.strerror}") from None
     return {
         "report": str(target),
         "title": document["title"],

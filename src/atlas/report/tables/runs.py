@@ -171,6 +171,7 @@ def everything_view(
     parts: list[RenderableType] = []
     if rows or not studies:
         parts.append(runs_table(rows))
+        parts += [Text(spelled(f"unreadable: {row['error']}")) for row in rows if "error" in row]
     if studies:
         parts.append(studies_table(studies))
     if any(joins.values()):
