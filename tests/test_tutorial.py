@@ -41,6 +41,8 @@ def test_every_command_of_the_tutorial_does_what_it_says(desk, atlas):
     for words in asked:
         code, out, err = atlas(*words, *(TINY if words[0] in SIZED else ()))
         assert code == 0, f"{words}: {out} {err}"
+        if words[0] == "plan":
+            assert "memory for training in MB" in out and "limits nothing" not in out
     assert (desk / "runs" / "messages" / "report.html").exists()
     assert (desk / "support-adapter" / "adapter_config.json").exists()
     with (desk / "answers.csv").open(encoding="utf-8", newline="") as file:

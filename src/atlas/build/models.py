@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cache
 from pathlib import Path
 from weakref import WeakKeyDictionary
@@ -284,7 +284,7 @@ def find_sites(config: FederationConfig, groups: Sequence[ClientGroup]) -> dict[
     Raises:
         InputError: If a device is unknown, or a client has neither device nor budget.
     """
-    if config.ranks.method == "fixed" and config.split.point != "auto":
+    if not asks_devices(config):
         return {}
     known = {**PROFILES, **config.devices}
     sites = {}
@@ -296,6 +296,30 @@ def find_sites(config: FederationConfig, groups: Sequence[ClientGroup]) -> dict[
             limits = _limits(config, known, member.id, device)
             sites[member.id] = Site(device, limits, meter, member, config.train.batch)
     return sites
+
+
+def asks_devices(config: FederationConfig) -> bool:
+    """Whether anything depends on what clients' devices can hold."""
+    return config.ranks.method != "fixed" or config.split.point == "auto"
+
+
+def device_warnings(config: FederationConfig, device: str) -> list[str]:
+    """What to beware of where a client names a device that nothing depends on."""
+    if not device or asks_devices(config):
+        return []  # one that is not known is refused where it counts
+    known = {**PROFILES, **config.devices}
+    if device not in known:
+        return [_unknown_device(device, known)]
+    return [
+        f"device {device!r} limits nothing, since ranks.method is fixed; with "
+        "ranks.method=importance its memory decides the ranks"
+    ]
+
+
+def _unknown_device(device: str, known: Iterable[str]) -> str:
+    near = nearest(device, known)
+    hint = f"did you mean {near}? " if near else ""
+    return f"unknown device {device!r}; {hint}devices: {', '.join(sorted(known))}"
 
 
 def fixed_splits(
@@ -327,12 +351,9 @@ def _limits(
     if device in known:
         return known[device]
     if device:
-        near = nearest(device, known)
-        hint = f"did you mean {near}? " if near else ""
-        dealt = f"ranks.devices: unknown device {device!r}"
         own = any(entry.id == client and entry.device for entry in config.clients)
-        told = f"client {client}: device: unknown device {device!r}" if own else dealt
-        raise InputError(f"{told}; {hint}devices: {', '.join(sorted(known))}")
+        key = f"client {client}: device" if own else "ranks.devices"
+        raise InputError(f"{key}: {_unknown_device(device, known)}")
     if config.ranks.budget is None:
         raise InputError(
             f"nothing says what client {client} can hold, but {_asker(config)} depends on it; "

@@ -57,6 +57,19 @@ def test_counts_and_warnings_are_told_and_in_the_summary(listed, tmp_path):
     assert events.index("data") < events.index("round_started")
 
 
+def test_a_device_that_limits_nothing_is_told_of(listed, tmp_path):
+    (tmp_path / "own.yaml").write_text("rounds: 1\n")
+    ones = {**listed[1], "test_data": None, "backbone": ""}
+    people = [{**ones, "id": id, "device": id} for id in ("laptop", "lapptop")]
+    small = ["backbone.name=tiny", "threads=1", f"clients={json.dumps(people)}"]
+    told = plan_run(str(tmp_path / "own.yaml"), small)["data"]
+    assert "ranks.method is fixed; with ranks.method=importance" in told["laptop"]["warnings"][-1]
+    assert "unknown device 'lapptop'; did you mean laptop?" in told["lapptop"]["warnings"][-1]
+    by_memory = [*small[:2], f"clients={json.dumps(people[:1])}", "ranks.method=importance"]
+    told = plan_run(str(tmp_path / "own.yaml"), by_memory)["data"]
+    assert not any("ranks.method" in warning for warning in told["laptop"]["warnings"])
+
+
 def test_the_lines_name_clients(listed, tmp_path):
     settings = make_config(clients=listed).model_dump(mode="json", exclude_unset=True)
     (tmp_path / "mine.yaml").write_text(json.dumps(settings))

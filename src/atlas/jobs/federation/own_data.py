@@ -7,7 +7,7 @@ from typing import Any
 
 from atlas.backbones.truncation import count_truncated
 from atlas.build.federation import Federation
-from atlas.build.models import open_backbone
+from atlas.build.models import device_warnings, open_backbone
 from atlas.federation.clients import ClientData, DataFacts, RowCounts
 from atlas.federation.training.evaluate import chance_score, majority_scores
 from atlas.runs.events import Observe
@@ -85,7 +85,11 @@ def _describe(federation: Federation, member: ClientData, counts: RowCounts) -> 
         "duplicates": counts.duplicates,
         "conflicts": counts.conflicts,
         "truncated": truncated,
-        "warnings": [*row_warnings(member), *_judging_warnings(member)],
+        "warnings": [
+            *row_warnings(member),
+            *_judging_warnings(member),
+            *device_warnings(config, member.device),
+        ],
     }
 
 
