@@ -293,6 +293,14 @@ def test_one_unreadable_run_does_not_hide_the_others(atlas, tmp_path):
         assert code == 2 and err.startswith("error: runs/bad/config.yaml: roundz: unknown key"), err
 
 
+def test_a_plan_gives_its_warnings_once_and_a_run_on_the_way(atlas):
+    warned = "clusters hold several tasks"
+    code, out, err = atlas("plan", *TINY, "clusters.method=one")
+    assert code == 0 and warned in out
+    assert "plan  3 fingerprints" in err and warned not in err
+    assert warned in atlas("run", *TINY, "clusters.method=one")[1]
+
+
 def test_targets_that_cannot_be_written_are_refused(atlas, tmp_path):
     assert atlas("run", *TINY)[0] == 0
     (tmp_path / "file").write_text("x")

@@ -98,15 +98,20 @@ def test_settings_by_key_block_and_free_key(atlas):
     [
         ("trian", "train"),
         ("train.learning_rate", "train.lr"),
-        ("momentum", None),
+        ("momentum", "model.rule.momentum"),
         ("lr", "train.lr"),
+        ("train.lrr", "train.lr"),
+        ("ranks.chioces", "ranks.choices"),
+        ("devices.watch.rom", "devices.watch.room"),
+        ("relation.batchs", "fingerprint.batches"),
+        ("foo", None),
     ],
 )
 def test_an_unknown_setting_is_refused_with_the_nearest(atlas, key, meant):
     code, _, err = atlas("settings", key)
     assert code == 2
     assert err.startswith("error: ") and key in err
-    assert meant is None or f"did you mean {meant}?" in err
+    assert f"did you mean {meant}?" in err if meant else "did you mean" not in err
     with pytest.raises(InputError):
         find_settings(key, list(KINDS))
 

@@ -69,10 +69,10 @@ def plan(
 ) -> None:
     """Show who would take part, who is like whom, and which ranks; no training."""
     from atlas.jobs.federation.plan import plan_run
-    from atlas.report.live import live_display
+    from atlas.report.live import PlanLine, live_display
     from atlas.report.tables.plan import plan_view
 
-    with live_display(console(to_stderr=True)) as display:
+    with live_display(console(to_stderr=True), PlanLine()) as display:
         found = plan_run(source, overrides or [], display.event, display.step)
     show_result(found, as_json, lambda: plan_view(found))
 

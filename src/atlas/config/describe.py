@@ -23,6 +23,8 @@ _TYPES = {
     "object": "mapping",
     "null": "null",
 }
+VERY_ALIKE = 0.8
+"""How alike a word must be to a key of another block to be taken for it."""
 NO_DEFAULT = object()
 _EMPTY: dict[str, Any] = {"array": [], "object": {}}
 """What a list or a mapping is by default where its schema does not tell."""
@@ -148,13 +150,28 @@ def _leads_to(asked: str, key: str) -> bool:
 
 
 def _unknown(key: str, known: Sequence[str]) -> str:
-    """The nearest key: by all of it, or by its last word, wherever that occurs."""
+    """The nearest key: of its own block, then by its last word, wherever that occurs."""
     blocks = list(dict.fromkeys(name.partition(".")[0] for name in known))
-    last = {name.rpartition(".")[2]: name for name in reversed(known)}
-    word = nearest(key.rpartition(".")[2], last)
-    guess = nearest(key, blocks) or (last[word] if word else nearest(key, known))
+    guess = _in_its_block(key, known) if "." in key else nearest(key, blocks)
+    guess = guess or _elsewhere(key, known)
     hint = f" did you mean {guess}?" if guess else ""
     return f"{show(key)}: no such setting;{hint} settings and blocks of them: {', '.join(blocks)}"
+
+
+def _in_its_block(key: str, known: Sequence[str]) -> str | None:
+    """The nearest name in the block that the key names; None also where there is no such block."""
+    block, _, word = key.rpartition(".")
+    depth = block.count(".") + 1
+    inside = [name.split(".") for name in known if _leads_to(block, name)]
+    found = nearest(word, dict.fromkeys(parts[depth] for parts in inside if len(parts) > depth))
+    return found and f"{block}.{found}"
+
+
+def _elsewhere(key: str, known: Sequence[str]) -> str | None:
+    """A key of other blocks; only what is very alike, since any word is a little like some key."""
+    last = {name.rpartition(".")[2]: name for name in reversed(known)}
+    word = nearest(key.rpartition(".")[2], last, VERY_ALIKE)
+    return last[word] if word else nearest(key, known, VERY_ALIKE)
 
 
 def list_presets() -> list[dict[str, Any]]:

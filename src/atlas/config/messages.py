@@ -160,7 +160,7 @@ _UNKNOWN = ("extra_forbidden", "unexpected_keyword_argument")
 _LONGEST = 60
 
 
-def nearest(word: str, candidates: Iterable[str]) -> str | None:
+def nearest(word: str, candidates: Iterable[str], cutoff: float = 0.6) -> str | None:
     """Returns the candidate that the user most likely meant.
 
     Besides typing errors this finds short names from long ones: ``learning_rate`` is ``lr`` by
@@ -169,6 +169,7 @@ def nearest(word: str, candidates: Iterable[str]) -> str | None:
     Args:
         word: What was given.
         candidates: What is allowed.
+        cutoff: How alike a candidate must be, of 1.
 
     Returns:
         One of the candidates, or None when nothing is near.
@@ -179,7 +180,7 @@ def nearest(word: str, candidates: Iterable[str]) -> str | None:
         if name in parts or (len(parts) > 1 and name == "".join(part[0] for part in parts)):
             return name
     lowered = {name.lower(): name for name in names}
-    close = difflib.get_close_matches(word.lower(), list(lowered), n=1, cutoff=0.6)
+    close = difflib.get_close_matches(word.lower(), list(lowered), n=1, cutoff=cutoff)
     return lowered[close[0]] if close else None
 
 

@@ -5,7 +5,7 @@ from atlas.exports import exports
 __all__, __getattr__, __dir__ = exports(
     __name__,
     {
-        "terminal": ["BarDisplay", "PlainDisplay", "RoundLine", "live_display"],
+        "terminal": ["BarDisplay", "PlainDisplay", "PlanLine", "RoundLine", "live_display"],
         "app": ["create_app", "page_router"],
         "access": ["Access"],
     },

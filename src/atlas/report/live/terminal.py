@@ -87,6 +87,14 @@ class RoundLine:
         return line
 
 
+class PlanLine:
+    """What a plan alone says on the way: its warnings stand under the tables that follow."""
+
+    def add(self, name: str, fields: Mapping[str, Any]) -> str | None:
+        """The line of a cohort's fingerprints."""
+        return planned_line({**fields, "warnings": []}) if name == "planned" else None
+
+
 def planned_line(fields: Mapping[str, Any]) -> str:
     """What was found out before the first round, and what there is to beware of."""
     line = f"plan  {counted(len(fields['clients']), 'fingerprint')}"
@@ -117,9 +125,9 @@ LINES: dict[str, Callable[[], LineMaker]] = {
 class PlainDisplay:
     """One line a round, for logs and pipes."""
 
-    def __init__(self, console: Console) -> None:
+    def __init__(self, console: Console, line: LineMaker | None = None) -> None:
         self.console = console
-        self.line: LineMaker = RoundLine()
+        self.line = line or RoundLine()
         self.last = 0
 
     def event(self, name: str, fields: Mapping[str, Any]) -> None:
@@ -138,8 +146,8 @@ class PlainDisplay:
 class BarDisplay(PlainDisplay):
     """Lines for finished rounds above two bars: rounds, and steps of the current one."""
 
-    def __init__(self, console: Console, bars: Progress) -> None:
-        super().__init__(console)
+    def __init__(self, console: Console, bars: Progress, line: LineMaker | None = None) -> None:
+        super().__init__(console, line)
         self.bars = bars
         self.pace = Pace()
         self.rounds = bars.add_task("rounds", total=None, news="")
@@ -166,12 +174,12 @@ class BarDisplay(PlainDisplay):
 
 
 @contextmanager
-def live_display(console: Console) -> Iterator[Display]:
-    """Bars on a terminal, plain lines elsewhere."""
+def live_display(console: Console, line: LineMaker | None = None) -> Iterator[Display]:
+    """Bars on a terminal, plain lines elsewhere; `line` makes them until a run says its kind."""
     if not console.is_terminal:
-        yield PlainDisplay(console)
+        yield PlainDisplay(console, line)
         return
     columns = (TextColumn("{task.description:>9}"), BarColumn(24), MofNCompleteColumn())
     news = TextColumn("{task.fields[news]}", markup=False)
     with Progress(*columns, TimeElapsedColumn(), news, console=console, transient=True) as bars:
-        yield BarDisplay(console, bars)
+        yield BarDisplay(console, bars, line)
