@@ -241,8 +241,8 @@ class AlignSettings(Settings):
 
 MB = 2**20
 MAKE_ROOM = (
-    "give more memory, a smaller train.batch, backbone.max_length or adapter.blocks, or "
-    "split.point: auto"
+    "give more memory, a smaller train.batch, backbone.max_length or adapter.blocks, or, if it is "
+    "not set, split.point: auto"
 )
 """What a user can do for a client whose device holds not even the smallest ranks."""
 

@@ -13,21 +13,13 @@ from typing import Any
 
 import torch
 
-from atlas.config.plan import MB
 from atlas.errors import InputError
 from atlas.federation.adapters.adapter import is_head
 from atlas.federation.adapters.cohort import Cohort, Slot, initial_cohort
 from atlas.federation.capacity.block_bytes import LargestBatch
-from atlas.federation.capacity.cost import Norms, block_of, complexities, importance_of, in_block
-from atlas.federation.capacity.grant import (
-    Grant,
-    Site,
-    budget_of,
-    grant,
-    least_ranks,
-    lower,
-    told_budget,
-)
+from atlas.federation.capacity.cost import Norms, complexities, importance_of, in_block
+from atlas.federation.capacity.grant import Grant, grant, lower
+from atlas.federation.capacity.points import fewer_blocks, split_point
 from atlas.federation.exchange.guard import Expected
 from atlas.federation.exchange.message import encode
 from atlas.federation.exchange.transport import Failure, Transport
@@ -35,7 +27,6 @@ from atlas.federation.fingerprints.compare import Sketches
 from atlas.federation.fingerprints.planned import describe_planned, plan_cohort
 from atlas.federation.mixing.apply import view_of
 from atlas.federation.server import RunPlan, Server, ServerState
-from atlas.ops.capacity import Division, choose_division
 from atlas.runs.events import Observe
 
 Grants = dict[str, dict[str, object]]
@@ -61,7 +52,7 @@ def grant_ranks(
     asked = {client: encode({}, {}) for client in sorted(plan.sites)}
     told = server.facts("capacity", asked, lambda c: Expected(odd=plan.sites[c].odd_texts))
     texts = {c: LargestBatch(tuple(f["lengths"]), f["answers"]) for c, f in told.items()}
-    grants = try_grants(plan, server, grant_all(plan, state, texts, norms))
+    grants = try_grants(plan, server, grant_all(plan, state, texts, norms), texts)
     regrade(state, {client: found.ranks for client, found in grants.items()}, plan.seed)
     granted: Grants = {}
     for client, found in grants.items():
@@ -70,12 +61,25 @@ def grant_ranks(
     return granted
 
 
-def try_grants(plan: RunPlan, server: Server, grants: Mapping[str, Grant]) -> dict[str, Grant]:
+def try_grants(
+    plan: RunPlan,
+    server: Server,
+    grants: Mapping[str, Grant],
+    texts: Mapping[str, LargestBatch],
+) -> dict[str, Grant]:
     """The grants after trial steps: whoever's takes more than its budget gets smaller ranks.
 
     Those are tried again, so that in the end every step that was measured fits, or was measured
-    with the smallest ranks.
+    with the smallest ranks; with split.point=auto also on the fewest blocks.
     """
+
+    def less(client: str, found: Grant) -> Grant | None:
+        site = plan.sites[client]
+        lowered = lower(client, site, plan.ranks, found)
+        if lowered is None and plan.split.point == "auto":
+            return fewer_blocks(client, site, plan.ranks, texts[client], found)
+        return lowered
+
     tried, waiting = dict(grants), dict(grants)
     while waiting:
         payloads = {
@@ -87,7 +91,7 @@ def try_grants(plan: RunPlan, server: Server, grants: Mapping[str, Grant]) -> di
             took = replies.get(client, {}).get("bytes")
             tried[client] = replace(found, measured=took if type(took) is int else None)
         over = {client: tried[client] for client in waiting if not tried[client].valid}
-        lowered = {c: lower(c, plan.sites[c], plan.ranks, found) for c, found in over.items()}
+        lowered = {client: less(client, found) for client, found in over.items()}
         waiting = {client: found for client, found in lowered.items() if found is not None}
     return tried
 
@@ -108,52 +112,11 @@ def grant_all(
         importance = importance_of(
             norms.get(client), site.layout.modules, site.depth, plan.ranks.depth
         )
-        point = split_point(client, plan, texts, importance)
+        point = split_point(client, site, plan.ranks, plan.split, texts, importance)
         need = site.need(texts, point)
         given = grant(client, site, need, plan.ranks, importance, hard.get(client, 1.0))
         found[client] = replace(given, point=point)
     return found
-
-
-def split_point(
-    client: str, plan: RunPlan, texts: LargestBatch, importance: Sequence[float]
-) -> int | None:
-    """Blocks a client runs itself; None for all. `auto` weighs what its device can hold.
-
-    Raises:
-        InputError: If the device could not even hold the first block.
-    """
-    if plan.split.point != "auto":
-        return plan.split.point
-    site = plan.sites[client]
-    whole = budget_of(site, site.need(texts), plan.ranks)
-    points = range(1, site.depth + 1)
-    divisions = [_division(site, plan, p, texts, importance, whole) for p in points]
-    best = choose_division(divisions, site.depth, plan.split.weights.model_dump())
-    if best is None:
-        least = min(site.need(texts, p).fixed for p in points)
-        who = f"client {client}{told_budget(site, plan.ranks)}"
-        raise InputError(
-            f"{who}: {whole / MB:.1f} MB for training, but one block "
-            f"with its embeddings takes {least / MB:.1f} MB; no split helps"
-        )
-    return best.point if best.point < site.depth else None
-
-
-def _division(
-    site: Site,
-    plan: RunPlan,
-    point: int,
-    texts: LargestBatch,
-    importance: Sequence[float],
-    budget: int,
-) -> Division:
-    need = site.need(texts, point)
-    modules = zip(site.layout.modules, importance, strict=True)
-    here = sum(own for module, own in modules if block_of(module) < point)
-    traffic = 0 if point == site.depth else 1 + (point > site.first_block)
-    least = need.total(least_ranks(site, plan.ranks))
-    return Division(point, least / budget, traffic, here / sum(importance))
 
 
 def regrade(state: ServerState, ranks: Mapping[str, Sequence[int]], seed: int) -> None:

@@ -182,6 +182,52 @@ def test_a_run_says_who_was_lowered_and_who_does_not_fit(tmp_path, monkeypatch, 
     assert f"the memory of sentiment-1: a step takes {share} % of the budget; give more" in told
 
 
+def divided(point, slack):
+    """A plan of four clients, each with what the smallest ranks of the largest take, and more."""
+    task = make_task("task")
+    people = [make_client(f"c{i:02}", task, train=4 + i % 9, seed=i) for i in range(4)]
+    ranks = {"method": "importance", "choices": CHOICES, "complexity": 0.0}
+    adapter = {"modules": ["query", "value"], "blocks": 3, "rank": 4}
+
+    def made(budget):
+        return assemble(
+            make_config(
+                strategy="fedavg", alone="needed", adapter=adapter, split={"point": point},
+                ranks={**ranks, "budget": budget / MB},
+            ),
+            people,
+        )  # fmt: skip
+
+    site = made(MB).plan.sites["c00"]
+    federation = made(slack * site.need(LargestBatch((32,) * 4, 0)).total([1] * 6))
+    make_plan(federation.plan, federation.state, federation.engine, ignore)
+    return federation
+
+
+def test_a_split_moves_down_where_the_smallest_ranks_take_too_much(monkeypatch):
+    taking_more(monkeypatch, lambda client, took: took * 1.3)
+    whole = divided(None, 1.2).state.granted
+    federation = divided("auto", 1.2)
+    depth = federation.groups[0].model.backbone.depth
+    moved = federation.state.granted
+    assert not all(entry["valid"] for entry in whole.values())
+    for client, entry in moved.items():
+        assert entry["valid"] and entry["measured"] <= entry["budget"]
+        if not whole[client]["valid"]:
+            assert 1 <= entry["point"] < depth and entry["lowered"]
+            assert federation.engine.groups[0].splits[client] == entry["point"]
+            assert list(federation.ranks[client]) == entry["ranks"]
+
+
+def test_what_fits_at_no_point_ends_on_one_block(monkeypatch):
+    trials = taking_more(monkeypatch, lambda client, took: took * 40)
+    federation = divided("auto", 1.2)
+    found, depth = federation.state.granted, federation.groups[0].model.backbone.depth
+    for client, entry in found.items():
+        assert not entry["valid"] and entry["point"] == 1
+        assert trials.count(client) <= MOST_LOWERINGS + 2 + depth
+
+
 def test_without_a_measurement_valid_is_by_the_model(monkeypatch):
     monkeypatch.setattr(local, "trial_bytes", lambda *given: None)
     for entry in planned().state.granted.values():

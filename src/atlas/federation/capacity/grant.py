@@ -83,7 +83,7 @@ class Grant:
         importance: Of each module.
         point: Blocks the client runs itself; None for all of them.
         measured: Bytes of a trial step with these ranks; None if there was none.
-        lowered: How often a trial step took too much, and ranks were granted again.
+        lowered: How often a trial step took too much, and less was granted: ranks, then blocks.
     """
 
     device: str
