@@ -182,6 +182,31 @@ def test_a_run_says_who_was_lowered_and_who_does_not_fit(tmp_path, monkeypatch, 
     assert f"the memory of sentiment-1: a step takes {share} % of the budget; give more" in told
 
 
+@pytest.mark.parametrize("point", [None, 2])
+def test_a_second_adapter_of_the_device_is_in_the_trial_and_a_shadow_is_not(point):
+    task = make_task("task")
+    adapter = {"modules": ["query", "value"], "blocks": 3, "rank": 4}
+    ranks = {"method": "uniform", "choices": [4], "budget": 8}
+
+    def took(strategy, alone):
+        people = [make_client(f"c{i:02}", task, seed=i) for i in range(2)]
+        config = make_config(
+            strategy=strategy, alone=alone, ranks=ranks, split={"point": point}, adapter=adapter
+        )
+        federation = assemble(config, people)
+        make_plan(federation.plan, federation.state, federation.engine, ignore)
+        group = federation.groups[0]
+        weights = federation.state.granted["c00"]["weights"]
+        return set(group.arms), federation.state.granted["c00"]["measured"] - weights
+
+    one, plain = took("fedavg", "needed")
+    with_shadow, same = took("fedavg", True)
+    two, both = took("ditto", "needed")
+    assert (one, with_shadow, two) == ({"held"}, {"held", "shadow"}, {"held", "personal"})
+    assert same == pytest.approx(plain, rel=0.02)
+    assert both == pytest.approx(2 * plain, rel=0.1)
+
+
 def divided(point, slack):
     """A plan of four clients, each with what the smallest ranks of the largest take, and more."""
     task = make_task("task")

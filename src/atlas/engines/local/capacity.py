@@ -18,6 +18,9 @@ from atlas.federation.training.loop import Clock, Course, Lesson, fit
 from atlas.federation.training.split import lower_half, on_device
 from atlas.runs.peak_memory import peak_bytes
 
+OWN_ARMS = ("held", "personal")
+"""The arms that a client trains for itself, in one pass as `fit_group` does."""
+
 
 def tell_capacity(group: ClientGroup, client: str, batch: int) -> dict[str, object]:
     """What a batch of a client's training texts can hold at most; see `LargestBatch`."""
@@ -79,7 +82,8 @@ def take_split(group: ClientGroup, client: str, point: object) -> None:
 def trial_bytes(group: ClientGroup, client: str, settings: TrainSettings, seed: int) -> int:
     """Memory that training takes, measured: one step on the client's longest texts.
 
-    Of a split step it is the client's half. What the step trained is thrown away.
+    Of a split step it is the client's half. What the step trained is thrown away. A shadow is no
+    part of it: a run has one to tell what the federation was worth; see `docs/ranks.md`.
     """
     holder, backbone = group.holders[client], group.model.backbone
     lengths = group.store.lengths_of(group.store.rows(f"{client}/train"))
@@ -89,11 +93,11 @@ def trial_bytes(group: ClientGroup, client: str, settings: TrainSettings, seed: 
     # A step without the cache, as a small device would do it.
     store = ExampleStore(replace(group.model, prefix=None), part, group.limits.max_length)
     # By itself: in the group's stack it is padded to the largest rank of all.
-    held = group.arms["held"]
-    own = regraded(held.select([client]), {}, seed)
-    stack = stack_cohorts([own])
+    arms = [group.arms[arm] for arm in OWN_ARMS if arm in group.arms]
+    own = [regraded(arm.select([client]), {}, seed) for arm in arms]
+    stack = stack_cohorts(own)
     rows = store.rows(client)
-    lesson = Lesson(client, rows, rows[:0])
+    lessons = [Lesson(client, rows, rows[:0]) for _ in own]
     one = settings.model_copy(update={"epochs": None, "steps": 1, "early_stop": None})
 
     point = group.splits.get(client)
@@ -101,14 +105,14 @@ def trial_bytes(group: ClientGroup, client: str, settings: TrainSettings, seed: 
     def step() -> None:
         with torch.enable_grad():
             if point is None:
-                fit(store, Course(stack, [lesson]), one, Clock(seed, 1, 1))
+                fit(store, Course(stack, lessons), one, Clock(seed, 1, 1))
             else:
-                lower_half(group.model, stack, store.batch([rows]), point)
+                lower_half(group.model, stack, store.batch([rows] * len(own)), point)
 
     size = backbone.size
     blocks = sum(size.blocks[:point])
     weights = size.embeddings + blocks + (size.top if point is None else 0)
-    beside = own.slot.cohort.tensors if own.slot else {}
-    stacked = [*own.tensors.items(), *beside.items()]
+    slots = [arm.slot.cohort for arm in own if arm.slot]
+    stacked = [entry for part in (*own, *slots) for entry in part.tensors.items()]
     resident = sum(v.nbytes for name, v in stacked if point is None or on_device(name, point))
     return weights + resident + peak_bytes(step, backbone.device)
