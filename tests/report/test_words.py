@@ -161,7 +161,7 @@ def test_budgets_are_told_by_what_was_measured():
     over = {**fits, "measured": 120, "valid": False}
     assert not list(budget_words({"a": fits})) and not list(budget_words({}))
     told = list(budget_words({"a": fits, "b": over, "c": {**over, "measured": 130, "lowered": 1}}))
-    assert told[0].endswith("so ranks were lowered: c.")
+    assert told[0].endswith("so less was granted: c.")
     assert "memory of b and c: a step takes up to 130 % of the budget; give more" in told[1]
     old = {key: value for key, value in fits.items() if key != "lowered"}
     assert not list(budget_words({"a": old}))

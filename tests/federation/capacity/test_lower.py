@@ -178,7 +178,7 @@ def test_a_run_says_who_was_lowered_and_who_does_not_fit(tmp_path, monkeypatch, 
     shown = Console(width=200)
     shown.print(run_view(finished.folder, describe_run(finished.folder)))
     told = " ".join(capsys.readouterr().out.split())
-    assert f"so ranks were lowered: {listed(less)}." in told
+    assert f"so less was granted: {listed(less)}." in told
     assert f"the memory of sentiment-1: a step takes {share} % of the budget; give more" in told
 
 

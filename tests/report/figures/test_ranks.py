@@ -234,10 +234,10 @@ def test_long_names_wrap_and_numbers_stay_whole():
 def test_lowered_ranks_and_clients_that_fit_under_none_are_told():
     over = {f"c{i}": make_grant("", 2, measured=300 * MB, valid=False) for i in range(5)}
     text = " ".join(printed(over).split())
-    assert "smallest ranks take more than the budget: c0, c1, c2 and 2 more; give more" in text
+    assert "training takes more than the budget: c0, c1, c2 and 2 more; give more" in text
     assert "were lowered" not in text
     text = " ".join(printed({"c0": make_grant("", 2, lowered=2)}).split())
-    assert "took more than the budget, so ranks were lowered: c0" in text
+    assert "took more than the budget, so less was granted: c0" in text
     assert "smallest ranks take" not in text
 
 

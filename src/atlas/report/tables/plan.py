@@ -15,6 +15,7 @@ from atlas.config.plan import MAKE_ROOM, MB
 from atlas.report.read.clusters import origin_of
 from atlas.report.tables.data import data_lines
 from atlas.report.tables.runs import percent, ranks_text
+from atlas.report.words.budgets import beyond, lowered
 
 MOST_RANKS = 4
 """Ranks of a client that are listed one by one."""
@@ -154,14 +155,10 @@ def agreement_text(clusters: Mapping[str, Any]) -> str:
 def budget_view(budgets: Mapping[str, Mapping[str, Any]]) -> Iterator[RenderableType]:
     """Grants, whose ranks a trial step lowered, and who fits under no ranks."""
     yield budget_table(budgets)
-    lowered = [client for client, entry in budgets.items() if entry.get("lowered")]
-    if lowered:
-        yield Text(
-            f"a trial step took more than the budget, so ranks were lowered: {_some(lowered)}"
-        )
-    over = [client for client, entry in budgets.items() if not entry["valid"]]
-    if over:
-        told = f"even the smallest ranks take more than the budget: {_some(over)}"
+    if less := lowered(budgets):
+        yield Text(f"a trial step took more than the budget, so less was granted: {_some(less)}")
+    if over := beyond(budgets):
+        told = f"with nothing left to lower, training takes more than the budget: {_some(over)}"
         yield Text(f"{told}; {MAKE_ROOM}", style="yellow")
 
 

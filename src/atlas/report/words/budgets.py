@@ -1,4 +1,4 @@
-"""What memory budgets came to: whose ranks were lowered, and whose training fits under none."""
+"""What memory budgets came to: to whom less was granted, and whose training does not fit."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ def granted_line(grants: Sequence[Grant]) -> str:
 
 
 def budget_words(budgets: Mapping[str, Grant]) -> Iterator[str]:
-    """Who got smaller ranks than the cost model would give, and who would run out of memory."""
+    """Who got less than the cost model would give, and who would run out of memory."""
     if less := lowered(budgets):
-        yield f"A trial step took more than the budget, so ranks were lowered: {listed(less)}."
+        yield f"A trial step took more than the budget, so less was granted: {listed(less)}."
     if over := beyond(budgets):
         share = max(budget_share(budgets[client]) for client in over)
         most = "up to " if len(over) > 1 else ""
@@ -47,7 +47,7 @@ def budget_share(grant: Grant) -> int:
 
 
 def lowered(grants: Mapping[str, Grant]) -> list[str]:
-    """Whose ranks a trial step lowered; summaries of earlier versions do not say."""
+    """Whose ranks, or blocks, a trial step lowered; summaries of earlier versions do not say."""
     return [client for client, grant in grants.items() if grant.get("lowered")]
 
 
