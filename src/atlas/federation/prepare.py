@@ -51,7 +51,7 @@ def grant_ranks(
     """
     asked = {client: encode({}, {}) for client in sorted(plan.sites)}
     told = server.facts("capacity", asked, lambda c: Expected(odd=plan.sites[c].odd_texts))
-    texts = {c: LargestBatch(tuple(f["lengths"]), f["answers"]) for c, f in told.items()}
+    texts = {c: LargestBatch(tuple(f["lengths"]), tuple(f["answers"])) for c, f in told.items()}
     grants = try_grants(plan, server, grant_all(plan, state, texts, norms), texts)
     regrade(state, {client: found.ranks for client, found in grants.items()}, plan.seed)
     granted: Grants = {}

@@ -9,6 +9,8 @@ from atlas.config.plan import RankSettings
 from atlas.engines.local.capacity import take_ranks, take_split, tell_capacity, trial_bytes
 from atlas.federation.capacity.block_bytes import LargestBatch, StepMeter
 from atlas.federation.capacity.cost import client_need
+from atlas.federation.clients import ClientData, Example
+from tests.engines.local import test_causal as causal
 from tests.helpers import make_client, make_config
 
 ALL = ["query", "key", "value", "output", "up", "down"]
@@ -32,7 +34,7 @@ def group_of(name, modules, blocks, *, batch=16, strategy="local"):
 
 def estimate(group, settings, ranks, point=None):
     told = tell_capacity(group, "one", settings.train.batch)
-    batch = LargestBatch(tuple(told["lengths"]), told["answers"])
+    batch = LargestBatch(tuple(told["lengths"]), tuple(told["answers"]))
     need = client_need(StepMeter(group.model), group.arms["held"].members[0], batch, point)
     return need, need.total(ranks)
 
@@ -88,7 +90,7 @@ def test_large_ranks_and_few_tokens_take_most_when_training_ends():
 def test_blocks_are_measured_once_for_a_shape_and_alike_every_time():
     group, settings = group_of("tiny", ALL, 2)
     told = tell_capacity(group, "one", settings.train.batch)
-    batch = LargestBatch(tuple(told["lengths"]), told["answers"])
+    batch = LargestBatch(tuple(told["lengths"]), tuple(told["answers"]))
     member = group.arms["held"].members[0]
     first, second = StepMeter(group.model), StepMeter(group.model)
     assert first.measure(batch, member) == second.measure(batch, member)
@@ -131,3 +133,27 @@ def test_fixed_ranks_need_no_device():
     assert RankSettings().method == "fixed"
     federation = assemble(make_config(), [make_client("one")])
     assert federation.plan.sites == {}
+
+
+def answering_group(longest):
+    """A client whose texts are long and whose answers are short, but for one."""
+    words = [" ab" * longest, *[" ab"] * 23]
+    examples = tuple(Example((f"Q: {'cd ' * 12}A:",), -1, answer=word) for word in words)
+    settings = make_config(
+        strategy="local", alone=False, backbone={"name": "tiny-causal", "max_length": 96},
+        adapter={"modules": ["query", "value"], "blocks": 1, "rank": 4}, train={"batch": 8},
+    )  # fmt: skip
+    people = [ClientData("one", causal.ECHO, examples, examples[:4], examples[:4], "echo")]
+    return assemble(settings, people).engine.groups[0], settings
+
+
+def test_a_long_answer_among_short_ones_counts_once():
+    group, settings = answering_group(12)
+    told = tell_capacity(group, "one", 8)
+    assert len(told["answers"]) == 8 and told["answers"][0] > 3 * told["answers"][1]
+    need, total = estimate(group, settings, [4, 4])
+    measured = trial_bytes(group, "one", settings.train, seed=0)
+    assert measured - need.weights == pytest.approx(total - need.weights, rel=0.1)
+    everywhere = LargestBatch(tuple(told["lengths"]), (told["answers"][0],) * 8)
+    member = group.arms["held"].members[0]
+    assert client_need(StepMeter(group.model), member, everywhere).total([4, 4]) > 1.1 * total

@@ -70,7 +70,7 @@ def site_and_need(**changes):
     federation = planned(**changes)
     client = "task0-0"
     site = federation.plan.sites[client]
-    return client, site, site.need(LargestBatch((20,) * 4, 0))
+    return client, site, site.need(LargestBatch((20,) * 4))
 
 
 def test_half_of_what_adapters_may_use_lowers_ranks():
@@ -193,7 +193,7 @@ def test_a_built_in_profile_binds_without_its_ceiling():
         ranks={"devices": ["phone"], "choices": [4, 8, 16, 32, 64], "ceilings": "ignored"},
     )  # fmt: skip
     site = federation.plan.sites["one"]
-    need = site.need(LargestBatch((64,) * 16, 0))
+    need = site.need(LargestBatch((64,) * 16))
     settings = federation.plan.ranks
     found = grant("one", site, need, settings, [1.0] * len(site.layout.modules), 1.0)
     assert found.budget == PROFILES["phone"].memory_mb * MB
@@ -243,11 +243,12 @@ def test_a_resumed_run_keeps_its_ranks_and_ends_with_the_same_bits(tmp_path):
 @pytest.mark.parametrize(
     "told",
     [
-        {"lengths": "many", "answers": 0},
-        {"lengths": [9, -1], "answers": 0},
-        {"lengths": [9] * 99, "answers": 0},
-        {"lengths": [10**9], "answers": 0},
-        {"lengths": [9], "answers": 10},
+        {"lengths": "many", "answers": []},
+        {"lengths": [9, -1], "answers": []},
+        {"lengths": [9] * 99, "answers": []},
+        {"lengths": [10**9], "answers": []},
+        {"lengths": [9], "answers": [10]},
+        {"lengths": [9, 9], "answers": [1]},
         {"tokens": 9},
     ],
 )

@@ -56,7 +56,7 @@ def taking_more(monkeypatch, extra):
 
 def site_and_need(**ranks):
     site = federation_of(**ranks).plan.sites["c00"]
-    return site, site.need(LargestBatch((20,) * 4, 0))
+    return site, site.need(LargestBatch((20,) * 4))
 
 
 def settle(site, need, settings, importance, took):
@@ -224,7 +224,7 @@ def divided(point, slack):
         )  # fmt: skip
 
     site = made(MB).plan.sites["c00"]
-    federation = made(slack * site.need(LargestBatch((32,) * 4, 0)).total([1] * 6))
+    federation = made(slack * site.need(LargestBatch((32,) * 4)).total([1] * 6))
     make_plan(federation.plan, federation.state, federation.engine, ignore)
     return federation
 

@@ -53,7 +53,7 @@ def test_a_laptop_shares_out_its_memory_over_the_layers_of_a_bert_base(meter):
     member = Member("one", (8,) * len(meter.model.layout.modules), ("no", "yes"))
     site = Site("laptop", PROFILES["laptop"], meter, member, 16)
     modules = site.layout.modules
-    need = site.need(LargestBatch((160,) * 16, 0))
+    need = site.need(LargestBatch((160,) * 16))
     assert 400 * MB < need.weights < 440 * MB
     # The smallest ranks fit and the largest do not: the profile binds.
     assert need.total([4] * len(modules)) < 2048 * MB < need.total([64] * len(modules))
@@ -74,7 +74,7 @@ def test_a_laptop_shares_out_its_memory_over_the_layers_of_a_bert_base(meter):
 def test_what_fills_a_laptop_leaves_a_small_gpu_room_for_the_largest_ranks(meter):
     member = Member("one", (8,) * len(meter.model.layout.modules), ("no", "yes"))
     site = Site("gpu-8gb", PROFILES["gpu-8gb"], meter, member, 16)
-    need = site.need(LargestBatch((160,) * 16, 0))
+    need = site.need(LargestBatch((160,) * 16))
     settings = RankSettings(method="importance", choices=CHOICES)
     found = grant("one", site, need, settings, [1.0] * len(site.layout.modules), 1.0)
     assert set(found.ranks) == {64}

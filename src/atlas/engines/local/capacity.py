@@ -28,7 +28,8 @@ def tell_capacity(group: ClientGroup, client: str, batch: int) -> dict[str, obje
     rows = store.rows(f"{client}/train")
     # Rows of a small client repeat no text: its batch is as large as its data.
     lengths = np.sort(store.lengths_of(rows))[::-1][:batch]
-    return {"lengths": lengths.tolist(), "answers": store.longest_answer(rows)}
+    answers = [] if store.targets is None else np.sort(store.counts_of(rows))[::-1][:batch].tolist()
+    return {"lengths": lengths.tolist(), "answers": answers}
 
 
 def take_ranks(group: ClientGroup, ranks: Mapping[str, Sequence[int]], seed: int) -> None:

@@ -132,10 +132,6 @@ class ExampleStore:
         """Tokens of each of some examples."""
         return self._host_lengths[rows]
 
-    def longest_answer(self, rows: Rows) -> int:
-        """Most tokens of an example that carry a loss of their own; zero for classification."""
-        return 0 if self.targets is None else int(self.counts_of(rows).max(initial=0))
-
     def counts_of(self, rows: Rows) -> Rows:
         """Losses that each of some examples has: one, or one for every token of its answer."""
         if self.targets is None:

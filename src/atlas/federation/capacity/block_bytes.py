@@ -39,11 +39,13 @@ class LargestBatch:
 
     Attributes:
         lengths: Tokens of its texts.
-        answers: Most tokens of a text that carry a loss, for causal tasks; zero for classification.
+        answers: Tokens that carry a loss in each of them, for causal tasks; none for
+            classification. A loss takes as many numbers as there are words to choose from, so the
+            longest answer for every text would be far too much where most are short.
     """
 
     lengths: tuple[int, ...]
-    answers: int
+    answers: tuple[int, ...] = ()
 
     @property
     def tokens(self) -> int:
@@ -179,7 +181,7 @@ def _pack(model: Model, shape: LargestBatch) -> Packing:
 
 
 def _batch(model: Model, stack: Stack, shape: LargestBatch) -> Batch:
-    """A batch of that shape; of causal tasks, every text ends in the longest answer."""
+    """A batch of that shape; of causal tasks, every text ends in its answer."""
     backbone, packing = model.backbone, _pack(model, shape)
     count, device = len(shape.lengths), backbone.device
     hidden = torch.zeros(
@@ -188,8 +190,10 @@ def _batch(model: Model, stack: Stack, shape: LargestBatch) -> Batch:
     targets = None
     if not stack.labels.any():
         targets = torch.full(packing.real.shape, -100, device=device)
-        for end, length in zip(np.cumsum(shape.lengths), shape.lengths, strict=True):
-            targets[0, end - min(length, max(1, shape.answers)) : end] = 0
+        answers = shape.answers or (1,) * count
+        ends = np.cumsum(shape.lengths)
+        for end, length, answer in zip(ends, shape.lengths, answers, strict=True):
+            targets[0, end - min(length, max(1, answer)) : end] = 0
     present = torch.ones(1, count, dtype=torch.bool, device=device)
     labels = torch.zeros(1, count, dtype=torch.long, device=device)
     return Batch(hidden, packing, present, labels, targets)

@@ -61,8 +61,10 @@ class Site:
             return f"lengths: of {len(lengths)} texts, but a batch has {self.batch} at most"
         if max(lengths) > most:
             return f"lengths: {max(lengths)} tokens, but texts are cut to {most}"
-        if answers > max(lengths):
-            return f"answers: {answers} tokens in texts of {max(lengths)} at most"
+        if answers and len(answers) != len(lengths):
+            return f"answers: {len(answers)} of {len(lengths)} texts"
+        if max(answers, default=0) > max(lengths):
+            return f"answers: {max(answers)} tokens in texts of {max(lengths)} at most"
         return ""
 
     def need(self, texts: LargestBatch, blocks: int | None = None) -> Need:

@@ -102,7 +102,9 @@ class CapacityReply(Facts):
     lengths: list[Annotated[Size, Field(ge=1)]] = Field(
         min_length=1, max_length=MOST, description="tokens of each of them"
     )
-    answers: Size = Field(description="most tokens of an answer; 0 for tasks with labels")
+    answers: list[Size] = Field(
+        description="tokens of as many answers, longest first; none for tasks with labels"
+    )
 
 
 class AssignRequest(Facts):
