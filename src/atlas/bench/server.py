@@ -70,9 +70,9 @@ def measure_case(case: ServerCase) -> Row:
     seconds = found["plan_seconds"] + found["mix_seconds"]
     return {
         "clients": case.clients,
-        "plan_seconds": round(found["plan_seconds"], 2),
-        "mix_seconds": round(found["mix_seconds"], 2),
-        "average_seconds": round(found["average_seconds"], 2),
+        "plan_seconds": round(found["plan_seconds"], 4),
+        "mix_seconds": round(found["mix_seconds"], 4),
+        "average_seconds": round(found["average_seconds"], 4),
         "cpu_seconds": round(found["cpu_seconds"], 2),
         "ms_per_client": round(1e3 * seconds / case.clients, 2),
         "peak_gb": round(found["peak_bytes"] / 1e9, 3),
