@@ -227,11 +227,11 @@ def describe_plan(plan: RunPlan, state: ServerState) -> list[dict[str, object]]:
     found = []
     for name, planned in state.planned.items():
         cohort = state.cohorts[name]
-        view = view_of(plan, state, cohort, number=0)
-        learn = None
-        if plan.strategy.plans == "clusters" and view.features is not None:
-            # Nobody has told yet how many examples there are; who is heard does not hang on it.
-            learn = plan.strategy.relation(replace(view, examples=torch.ones(len(cohort.clients))))
+        # Nobody has told yet how many examples there are; who is heard does not hang on it.
+        view = replace(
+            view_of(plan, state, cohort, number=0), examples=torch.ones(len(cohort.clients))
+        )
+        learn = plan.strategy.relation if plan.strategy.plans == "clusters" else None
         # A cohort's name here may be the folder its backbone is in; that is nobody's business.
         found.append(describe_planned(planned, view, cohort.layout.backbone, learn))
     return found

@@ -18,7 +18,7 @@ from atlas.federation.batching.backbone import HeadLayer
 from atlas.federation.exchange.message import decode, encode
 from atlas.federation.fingerprints.planned import CohortPlan, describe_planned, plan_cohort
 from atlas.federation.mixing.apply import ALPHAS, choices, mix_cohort, relate, view_of
-from atlas.federation.prepare import make_plan
+from atlas.federation.prepare import describe_plan, make_plan
 from atlas.federation.server import RunPlan, ServerState
 from atlas.federation.strategies.base import Strategy, View, find_strategy
 from atlas.federation.strategies.relations import affinity, cluster_mean, diffusion, neighbours
@@ -370,6 +370,24 @@ def test_w_of_a_round_is_what_the_relation_says():
         assert (view.clusters is None) == (name == "mira")
         assert torch.equal(weights, relation(view))
         assert not torch.equal(weights, torch.eye(N).double())
+
+
+@pytest.mark.parametrize(
+    ("strategy", "singletons", "words"),
+    [
+        ("atlas", "alone", "alone in a cluster: c0; nobody's adapter"),
+        ("atlas", "joined", "alone in a cluster: c0; they learn only from clients of other"),
+        ("cluster", "joined", "alone in a cluster: c0; nobody's adapter"),
+    ],
+)
+def test_a_plan_warns_of_who_learns_from_nobody_under_its_strategy(strategy, singletons, words):
+    plan, state, _ = setting(strategy, singletons=singletons)
+    assert describe_plan(plan, state)[0]["warnings"] == []
+    planned = state.planned["law"]
+    parted = replace(planned.clusters, labels=(2, *planned.clusters.labels[1:]))
+    state.planned["law"] = replace(planned, clusters=parted)
+    warnings = describe_plan(plan, state)[0]["warnings"]
+    assert [one for one in warnings if one.startswith(words)]
 
 
 def test_what_a_plan_found_out_reaches_w():

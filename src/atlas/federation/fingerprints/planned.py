@@ -6,6 +6,7 @@ alone are kept with the run.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -24,10 +25,14 @@ from atlas.federation.fingerprints.clusters_sampled import (
 )
 from atlas.federation.fingerprints.compare import Prints, Sketches, compare_prints
 from atlas.federation.fingerprints.tree import Kin, describe_tree
-from atlas.federation.fingerprints.warnings import cluster_warnings, heard_by, size_warnings
-from atlas.federation.strategies.base import View
+from atlas.federation.fingerprints.warnings import (
+    FEW,
+    cluster_warnings,
+    heard_by,
+    size_warnings,
+)
+from atlas.federation.strategies.base import Relation, View
 from atlas.federation.strategies.relations import affinity, neighbours
-from atlas.ops.graph.sparse_rows import SharedRows
 
 LARGEST_LOGGED = 64
 """Square matrices are written into the events up to this many clients."""
@@ -136,7 +141,7 @@ def plan_cohort(  # noqa: PLR0913
 
 
 def describe_planned(
-    planned: CohortPlan, view: View, cohort: str, learn: Tensor | SharedRows | None = None
+    planned: CohortPlan, view: View, cohort: str, learn: Relation | None = None
 ) -> dict[str, object]:
     """The plan of one cohort as plain values, for the events and `atlas plan`.
 
@@ -144,7 +149,7 @@ def describe_planned(
         planned: What was found.
         view: The same clients as a relation sees them.
         cohort: Name of their backbone.
-        learn: Who learns from whom, where it hangs on the clusters.
+        learn: Says who learns from whom, where that hangs on the clusters.
     """
     prints = planned.prints
     if prints is None:
@@ -170,10 +175,11 @@ def describe_planned(
     if planned.clusters is not None:
         entry["clusters"] = describe_clusters(planned.clusters, own)
         warnings += cluster_warnings(planned.clusters, own)
-        if learn is not None:
-            warnings += size_warnings(
-                planned.clusters, prints.clients, heard_by(view.clients, learn)
-            )
+        # Of very many clients W takes long, so it is made only if there is something to look for.
+        smallest = min(Counter(planned.clusters.labels).values())
+        if learn is not None and (smallest <= FEW or len(view.clients) <= LARGEST_LOGGED):
+            heard = heard_by(view.clients, learn(view))
+            warnings += size_warnings(planned.clusters, prints.clients, heard)
     if len(prints.clients) == len(view.clients) <= LARGEST_LOGGED:
         entry |= {"affinity": affinity(view).tolist(), "neighbours": neighbours(view).tolist()}
     return entry | {"warnings": warnings}

@@ -12,6 +12,9 @@ from atlas.federation.fingerprints.clusters import PURE, Clusters
 from atlas.ops.clustering.clusters import purity
 from atlas.ops.graph.sparse_rows import SharedRows
 
+FEW = 2
+"""Members of a cluster that is warned of."""
+
 MOST_NAMED = 5
 """Clients named in a warning; the rest is counted."""
 
@@ -65,7 +68,7 @@ def _kind(size: int, others: int, has_kin: bool) -> str:
         return "part" if has_kin else "joined"
     if others == 0:
         return "alone" if size == 1 else "apart"
-    return "pair" if size == 2 and others == 1 else ""
+    return "pair" if size == FEW and others == 1 else ""
 
 
 WORDS = {
