@@ -12,12 +12,13 @@ from atlas.backbones.bert import Bert
 from atlas.backbones.load import build_tiny
 from atlas.backbones.transformer import TransformerBackbone
 from atlas.config.load import load_federation
-from atlas.config.plan import MB, PROFILES, RankSettings
+from atlas.config.plan import MB, PROFILES, RankSettings, SplitSettings
 from atlas.federation.adapters.adapter import Layout, Member
 from atlas.federation.batching.forward import Model
 from atlas.federation.capacity.block_bytes import LargestBatch, StepMeter
 from atlas.federation.capacity.cost import block_of, importance_of
 from atlas.federation.capacity.grant import Site, grant
+from atlas.federation.capacity.points import split_point
 
 MODULES = ["query", "key", "value", "output", "up", "down"]
 CHOICES = [4, 8, 16, 32, 64]
@@ -78,6 +79,24 @@ def test_what_fills_a_laptop_leaves_a_small_gpu_room_for_the_largest_ranks(meter
     settings = RankSettings(method="importance", choices=CHOICES)
     found = grant("one", site, need, settings, [1.0] * len(site.layout.modules), 1.0)
     assert set(found.ranks) == {64}
+
+
+def test_a_phone_shares_out_its_memory_over_as_many_blocks_as_it_holds(meter):
+    member = Member("one", (8,) * len(meter.model.layout.modules), ("no", "yes"))
+    site, texts = Site("phone", PROFILES["phone"], meter, member, 16), LargestBatch((64,) * 4)
+    modules = site.layout.modules
+    flat = importance_of(norms_of(modules, 0.9), modules, 12, 0.0)
+    preset = load_federation("devices", [])
+    ranks = preset.ranks.model_copy(update={"ceilings": "ignored"})
+    point, saving = (
+        split_point("one", site, ranks, split, texts, flat)
+        for split in (preset.split, SplitSettings(point="auto"))
+    )
+    assert saving < point < 12, "by default memory is saved, and with it blocks"
+    found = grant("one", site, site.need(texts, point), ranks, flat, 1.0)
+    assert found.used <= found.budget == 256 * MB < site.need(texts, point + 1).fixed
+    mine = {rank for rank, m in zip(found.ranks, modules, strict=True) if block_of(m) < point}
+    assert len(mine) > 1, "its budget binds in its ranks, too"
 
 
 def test_the_preset_of_devices_deals_named_profiles_and_ignores_ceilings():
