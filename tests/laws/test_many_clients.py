@@ -14,7 +14,7 @@ from atlas.federation.adapters.adapter import Layout, Member
 from atlas.federation.adapters.cohort import initial_cohort
 from atlas.federation.batching.backbone import HeadLayer
 from atlas.federation.mixing.apply import mix_cohort, settle
-from atlas.federation.strategies import relations
+from atlas.federation.strategies import relations_sparse
 from atlas.federation.strategies.base import STRATEGIES, View
 from atlas.ops.graph.affinity import unit_rows
 from atlas.ops.graph.sparse_rows import LARGEST_DENSE, SharedRows
@@ -75,7 +75,7 @@ def both_weights(strategy, monkeypatch, reach=None):
     present = usable if (reach or strategy.reach) == "present" else None
     rows = settle(strategy.relation(view), usable, present)
     with monkeypatch.context() as patch:
-        patch.setattr(relations, "LARGEST_DENSE", MANY)
+        patch.setattr(relations_sparse, "LARGEST_DENSE", MANY)
         matrix = settle(strategy.relation(view), usable, present)
     assert isinstance(rows, SharedRows) and isinstance(matrix, torch.Tensor)
     return rows, matrix
@@ -128,8 +128,8 @@ def test_whoever_keeps_its_own_does_so_bit_for_bit(name, monkeypatch):
 
 def test_norms_of_nothing_are_shares_of_the_data():
     view = replace(make_view(), norms=lambda: torch.zeros(MANY, dtype=torch.float64))
-    weights = relations.scaled_norm_shares(view)
-    assert torch.equal(weights.dense(), relations.scaled_data_shares(view).dense())
+    weights = relations_sparse.scaled_norm_shares(view)
+    assert torch.equal(weights.dense(), relations_sparse.scaled_data_shares(view).dense())
 
 
 PEAK = """

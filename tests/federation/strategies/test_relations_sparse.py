@@ -30,6 +30,8 @@ from atlas.federation.strategies.base import STRATEGIES, find_strategy
 from atlas.federation.strategies.relations import (
     cluster_mean,
     diffusion,
+)
+from atlas.federation.strategies.relations_sparse import (
     scaled_cluster_mean,
     scaled_diffusion,
     sparse_cluster_mean,

@@ -13,6 +13,8 @@ from atlas.federation.server import RunPlan, ServerState
 from atlas.federation.strategies.base import View, find_strategy
 from atlas.federation.strategies.relations import (
     relevance,
+)
+from atlas.federation.strategies.relations_sparse import (
     scaled_relevance,
     sparse_relevance,
 )

@@ -13,6 +13,8 @@ from atlas.federation.strategies.relations import (
     affinity,
     diffusion,
     neighbours,
+)
+from atlas.federation.strategies.relations_sparse import (
     sparse_diffusion,
     sparse_neighbours,
 )

@@ -8,7 +8,7 @@ from atlas.build.federation import assemble
 from atlas.federation.exchange.message import decode
 from atlas.federation.strategies.base import STRATEGIES, Strategy
 from atlas.federation.strategies.laws import check_strategy
-from atlas.federation.strategies.relations import scaled_data_shares
+from atlas.federation.strategies.relations_sparse import scaled_data_shares
 from atlas.jobs.federation.run import FederationJob
 from atlas.jobs.runner import carry_on, new_folder
 from atlas.runs.events import read_events

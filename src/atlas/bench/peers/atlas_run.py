@@ -10,7 +10,7 @@ from atlas.bench.federation_work import CONFIG
 from atlas.bench.peers.rounds import RoundLog, given
 from atlas.config.load import load_resolved_federation
 from atlas.federation.strategies.base import Strategy, register
-from atlas.federation.strategies.relations import scaled_data_shares
+from atlas.federation.strategies.relations_sparse import scaled_data_shares
 from atlas.jobs.runner import start_run
 
 RULE = Strategy(

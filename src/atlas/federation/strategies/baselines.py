@@ -11,7 +11,7 @@
 from __future__ import annotations
 
 from atlas.federation.strategies.base import Strategy, register
-from atlas.federation.strategies.relations import (
+from atlas.federation.strategies.relations_sparse import (
     scaled_data_shares,
     scaled_identity,
     scaled_same_task,

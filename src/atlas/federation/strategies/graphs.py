@@ -6,7 +6,7 @@ clusters. `atlas` diffuses inside clusters, and every client keeps what its vali
 """
 
 from atlas.federation.strategies.base import Strategy, register
-from atlas.federation.strategies.relations import scaled_cluster_mean, scaled_diffusion
+from atlas.federation.strategies.relations_sparse import scaled_cluster_mean, scaled_diffusion
 
 MIRA = register(
     Strategy(

@@ -15,7 +15,7 @@ factors to a common gauge before A and B are averaged; its soft form is left out
 from __future__ import annotations
 
 from atlas.federation.strategies.base import Strategy, register
-from atlas.federation.strategies.relations import scaled_data_shares, scaled_norm_shares
+from atlas.federation.strategies.relations_sparse import scaled_data_shares, scaled_norm_shares
 
 FEDPROX = register(
     Strategy(

@@ -12,7 +12,7 @@ modules travel that count.
 from dataclasses import replace
 
 from atlas.federation.strategies.base import Strategy, register
-from atlas.federation.strategies.relations import scaled_relevance
+from atlas.federation.strategies.relations_sparse import scaled_relevance
 
 SIMGRAD = register(
     Strategy(
