@@ -135,14 +135,6 @@ class MixingSettings(Settings):
             )
         return self
 
-    @model_validator(mode="after")
-    def _rank_is_heard(self) -> MixingSettings:
-        if self.server_rank is not None and not self.feedback:
-            raise ValueError(
-                f"server_rank: {self.server_rank} given, but with feedback 0 nothing is remembered"
-            )
-        return self
-
 
 class RouteSettings(Settings):
     """Which modules of an adapter travel in a round; all of them train."""

@@ -25,7 +25,7 @@ from atlas.federation.exchange.message import encode
 from atlas.federation.exchange.transport import Failure, Transport
 from atlas.federation.fingerprints.compare import Sketches
 from atlas.federation.fingerprints.planned import describe_planned, plan_cohort
-from atlas.federation.mixing.apply import view_of
+from atlas.federation.mixing.apply import knows_enough, view_of
 from atlas.federation.server import RunPlan, Server, ServerState
 from atlas.runs.events import Observe
 
@@ -228,10 +228,10 @@ def describe_plan(plan: RunPlan, state: ServerState) -> list[dict[str, object]]:
     for name, planned in state.planned.items():
         cohort = state.cohorts[name]
         # Nobody has told yet how many examples there are; who is heard does not hang on it.
-        view = replace(
-            view_of(plan, state, cohort, number=0), examples=torch.ones(len(cohort.clients))
-        )
-        learn = plan.strategy.relation if plan.strategy.plans == "clusters" else None
+        alike = torch.ones(len(cohort.clients), dtype=torch.float64)
+        view = replace(view_of(plan, state, cohort, number=0), examples=alike)
+        heard = plan.strategy.plans == "clusters" and knows_enough(plan, view)
+        learn = plan.strategy.relation if heard else None
         # A cohort's name here may be the folder its backbone is in; that is nobody's business.
         found.append(describe_planned(planned, view, cohort.layout.backbone, learn))
     return found

@@ -66,7 +66,7 @@ def writing(what: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise InputError(f"{what}: cannot be written: {error.strerror}") from error
+        raise InputError(f"{what}: cannot be written: {error.strerror or error}") from error
 
 
 @contextlib.contextmanager

@@ -1,16 +1,18 @@
 """Ranks that are lowered until a trial step fits."""
 
 import math
+from dataclasses import replace
 
 import pytest
 from rich.console import Console
 
 from atlas.build.federation import assemble
-from atlas.config.plan import MB, RankSettings
+from atlas.config.plan import MB, DeviceSettings, RankSettings
 from atlas.engines.local import engine as local
 from atlas.federation import prepare
 from atlas.federation.capacity.block_bytes import LargestBatch
-from atlas.federation.capacity.grant import MOST_LOWERINGS, grant, lower
+from atlas.federation.capacity.grant import MOST_LOWERINGS, grant, least_ranks, lower
+from atlas.federation.capacity.points import fewer_blocks
 from atlas.federation.prepare import make_plan
 from atlas.jobs.runner import resume_run, start_run
 from atlas.jobs.show import describe_run
@@ -274,3 +276,16 @@ def test_a_resumed_run_keeps_lowered_ranks_and_tries_nothing_again(tmp_path, mon
     assert len(trials) == before
     assert again["ranks"] == whole["ranks"] and again["budgets"] == whole["budgets"]
     assert again["adapters_sha256"] == whole["adapters_sha256"]
+
+
+def test_a_budget_that_hangs_on_the_need_does_not_shrink_with_the_blocks():
+    """A device with `room` for a quarter of all ranks, whose step takes a third more than these."""
+    plain, need = site_and_need()
+    site = replace(plain, limits=DeviceSettings(room=0.25))
+    ranks = RankSettings(method="importance", choices=CHOICES, complexity=0.0)
+    found = grant("c00", site, need, ranks, [1.0] * len(site.layout.modules), 1.0)
+    beyond = (found.budget - need.total(least_ranks(site, ranks))) // 3
+    over = replace(found, measured=found.budget + beyond)
+    less = fewer_blocks("c00", site, ranks, LargestBatch((20,) * 4), over)
+    assert less.budget == found.budget and less.used <= found.budget
+    assert less.point == site.depth - 1 and less.lowered == 1

@@ -15,6 +15,7 @@ from atlas.federation.fingerprints.tree import describe_tree
 from atlas.federation.fingerprints.warnings import heard_by, size_warnings
 from atlas.federation.strategies.base import View
 from atlas.federation.strategies.relations import cluster_mean, diffusion
+from atlas.federation.strategies.scales import kin_of
 from atlas.ops.clustering.clusters import adjusted_rand, score_partition
 from atlas.ops.graph.sparse_rows import share_rows
 from tests.federation.fingerprints.test_clusters import (
@@ -163,7 +164,7 @@ def test_warnings_are_of_who_is_heard_and_not_of_clusters_alone():
         (alone,) = warned(parted, kin, **settings)
         assert alone.startswith("alone in a cluster: c6; nobody's adapter")
     for settings in ({"cross": 0.2}, {"singletons": "joined"}):
-        (joined,) = warned(parted, **settings)
+        (joined,) = warned(parted, kin, siblings="apart", **settings)
         assert joined.startswith("alone in a cluster: c6; they learn only from clients of other")
     assert warned((0, 0, 0, 0, 0, 1, 1), kin) == [], "two, but the other part is heard as well"
     (still,) = warned((0,) * 7, eta=0.0)
@@ -172,6 +173,8 @@ def test_warnings_are_of_who_is_heard_and_not_of_clusters_alone():
         scipy.sparse.csr_array(np.array([[0.5, 0.5, 0], [0, 1, 0], [0.2, 0.3, 0.5]]))
     )
     assert heard_by("abc", sparse) == heard_by("abc", sparse.dense()) == {"a": 1, "b": 0, "c": 2}
+    modules = torch.stack([sparse.dense(), torch.eye(3, dtype=torch.float64)])
+    assert heard_by("abc", modules) == {"a": 1, "b": 0, "c": 2}, "in one module is heard"
 
 
 def warned(labels, kin=None, relation=diffusion, **settings):
@@ -187,7 +190,7 @@ def warned(labels, kin=None, relation=diffusion, **settings):
         settings=RelationSettings(**settings),
         kin=clusters.kin,
     )
-    return size_warnings(clusters, names, heard_by(names, relation(view)))
+    return size_warnings(clusters, names, heard_by(names, relation(view)), kin_of(view))
 
 
 @pytest.mark.parametrize(("second", "least", "most"), [(1.0, 0.9, 1.0), (-1.0, 0.0, 0.0)])

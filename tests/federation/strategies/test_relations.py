@@ -21,7 +21,13 @@ from atlas.federation.mixing.apply import ALPHAS, choices, mix_cohort, relate, v
 from atlas.federation.prepare import describe_plan, make_plan
 from atlas.federation.server import RunPlan, ServerState
 from atlas.federation.strategies.base import Strategy, View, find_strategy
-from atlas.federation.strategies.relations import affinity, cluster_mean, diffusion, neighbours
+from atlas.federation.strategies.relations import (
+    affinity,
+    cluster_mean,
+    diffusion,
+    neighbours,
+    relevance,
+)
 from atlas.ops.graph.affinity import unit_rows
 from atlas.ops.lowrank.mixing import check_mixing, mix_rows
 from tests.helpers import make_clients, make_config
@@ -388,6 +394,17 @@ def test_a_plan_warns_of_who_learns_from_nobody_under_its_strategy(strategy, sin
     state.planned["law"] = replace(planned, clusters=parted)
     warnings = describe_plan(plan, state)[0]["warnings"]
     assert [one for one in warnings if one.startswith(words)]
+
+
+def test_a_plan_asks_no_relation_for_what_is_not_known_yet():
+    """Strategies of one's own may plan clusters and weigh by signatures, which come with rounds."""
+
+    own = Strategy("own", relevance, plans="clusters", signature="gradient")
+    plan, state, _ = setting(own)
+    assert describe_plan(plan, state)[0]["clusters"]["k"] == 2
+    by_module = Strategy("own", lambda view: torch.stack([diffusion(view)] * 2), plans="clusters")
+    plan, state, _ = setting(by_module)
+    assert describe_plan(plan, state)[0]["warnings"] == []
 
 
 def test_what_a_plan_found_out_reaches_w():

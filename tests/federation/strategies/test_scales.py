@@ -156,6 +156,8 @@ def test_who_hears_another_part_alone_steps_as_far_as_they_have_something_in_com
     assert own[0] == 1.0 and own[1] == pytest.approx(1.0, abs=1e-5), "no jump at nothing"
     steps = [1.0 - share for share in own]
     assert steps[2:4] == pytest.approx([0.25 * steps[4], 0.5 * steps[4]], rel=1e-9)
+    before = replace(view, kin={(0, 1): 0.25}, settings=RelationSettings(scale="unit"))
+    assert float(diffusion(before)[2, 2]) < 0.5, "runs from before go on with a whole step"
     joined = replace(view, settings=RelationSettings(singletons="joined", nearest=None))
     assert float(diffusion(joined)[2, 2]) == pytest.approx(0.5), "joined on purpose: a whole step"
 
@@ -169,6 +171,18 @@ def test_sparse_steps_of_lone_parts_are_those_of_the_matrix(cross):
     found = sparse_diffusion(view).dense()
     assert torch.allclose(found, diffusion(view), atol=1e-12)
     assert float(found[0, 0]) > float(found[4, 4]) > 0.4
+
+
+@pytest.mark.parametrize("n", [64, 65, 90])
+def test_wishes_of_many_clients_of_one_cluster_are_compared_as_those_of_few(n):
+    draw = torch.Generator().manual_seed(n)
+    features = unit_rows(torch.randn(n, 16, generator=draw, dtype=torch.float64))
+    alike = torch.rand(n, n, generator=draw, dtype=torch.float64)
+    view = view_of(features, (0,) * n, affinity="cosine", nearest=4)
+    told = replace(view, agreement=((alike + alike.T) / 2).fill_diagonal_(1.0))
+    found = sparse_diffusion(told).dense()
+    assert torch.allclose(found, diffusion(told), atol=1e-12)
+    assert not torch.allclose(found, sparse_diffusion(view).dense(), atol=1e-2)
 
 
 @pytest.mark.parametrize("cross", [0.0, 0.2])

@@ -116,12 +116,6 @@ def test_bands_and_feedback_do_not_go_together():
         make_config(mixing={"feedback": 1.0, "cut": "bands"})
 
 
-def test_a_rank_of_nothing_is_refused():
-    with pytest.raises(ValueError, match="server_rank: 4 given, but with feedback 0"):
-        make_config(mixing={"server_rank": 4})
-    assert make_config(mixing={"server_rank": 4, "feedback": 0.5}).mixing.server_rank == 4
-
-
 def test_words_for_ranks_that_hold_nothing():
     def words(count, smallest=8, **mixing):
         entry = {"rank": 64, "used": 8, "beyond": 0.002}

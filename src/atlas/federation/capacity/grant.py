@@ -126,15 +126,16 @@ class Grant:
         }
 
 
-def grant(
+def grant(  # noqa: PLR0913
     client: str,
     site: Site,
     need: Need,
     settings: RankSettings,
     importance: Sequence[float],
     complexity: float,
+    budget: int | None = None,
 ) -> Grant:
-    """Ranks for one client.
+    """Ranks for one client, within its budget unless another one is given.
 
     The cluster's complexity decides over a share of the memory that adapters may use, never over
     the floor: a device that can hold the smallest ranks gets them. Modules that a server trains
@@ -143,7 +144,7 @@ def grant(
     Raises:
         InputError: If the device cannot hold the smallest ranks.
     """
-    budget = budget_of(site, need, settings)
+    budget = budget_of(site, need, settings) if budget is None else budget
     least = least_ranks(site, settings)
     if need.total(least) > budget:
         whose = told_budget(site, settings)

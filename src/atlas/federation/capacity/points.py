@@ -69,7 +69,9 @@ def fewer_blocks(
 ) -> Grant | None:
     """A grant on fewer blocks, where even the smallest ranks took too much; None below one block.
 
-    What the cost model left out is taken for the same on fewer blocks, as `lower` does for ranks.
+    The budget stays that of the grant: where it hangs on what a client needs (`room`), fewer blocks
+    would make it smaller. What the cost model left out is taken for the same on fewer blocks, as
+    `lower` does for ranks.
     Where none would fit by that, one block is tried: it is the least that a device can do.
     """
     assert found.measured is not None
@@ -77,7 +79,7 @@ def fewer_blocks(
     least, kept = least_ranks(site, ranks), None
     for point in range((found.point or site.depth) - 1, 0, -1):
         need = site.need(texts, point)
-        room = budget_of(site, need, ranks) - need.total(least)
+        room = found.budget - need.total(least)
         if room >= 0:
             kept = point
         if room >= missed:
@@ -85,5 +87,5 @@ def fewer_blocks(
     if kept is None:
         return None
     need = site.need(texts, kept)
-    given = grant(client, site, need, ranks, found.importance, found.complexity)
+    given = grant(client, site, need, ranks, found.importance, found.complexity, found.budget)
     return replace(given, point=kept, lowered=found.lowered + 1)

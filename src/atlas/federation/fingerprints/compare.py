@@ -160,7 +160,7 @@ def compare_prints(
     draws = [_draw(clients, total, seed, number) for number in range(resamples)]
     return Prints(
         clients=clients,
-        features=_placed(unit_rows(features)),
+        features=placed(unit_rows(features)),
         explained=explained,
         parts=facts,
         halves=(
@@ -178,7 +178,7 @@ def _side_by_side(parts: Iterable[Tensor]) -> Floats:
     return joined
 
 
-def _placed(features: Tensor) -> Tensor:
+def placed(features: Tensor) -> Tensor:
     """Clients with equal gradients are all at one place; a row of zeros would be an unknown one."""
     if len(features) > 1 and not bool(features.any()):
         features[:, 0] = 1.0

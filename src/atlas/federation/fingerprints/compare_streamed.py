@@ -14,7 +14,13 @@ import scipy
 import torch
 from torch import Tensor
 
-from atlas.federation.fingerprints.compare import PartFacts, Prints, judge_part, scale_folds
+from atlas.federation.fingerprints.compare import (
+    PartFacts,
+    Prints,
+    judge_part,
+    placed,
+    scale_folds,
+)
 from atlas.ops.graph.affinity import unit_rows
 
 CLIENTS_AT_ONCE = 256
@@ -94,7 +100,7 @@ def compare_many(
     directions, explained = _principal(spread, min(dims, n - 1))
     mean, turn = (sums.odd + sums.even) / n, scale[:, None] * directions
     features = torch.cat([(odd + even - mean) @ turn for odd, even in _halves(n, read, names)])
-    return Prints(tuple(clients), unit_rows(features), explained, facts, (), ())
+    return Prints(tuple(clients), placed(unit_rows(features)), explained, facts, (), ())
 
 
 def _add_up(n: int, read: ReadSketches, names: Sequence[str]) -> tuple[Sums, dict[str, slice]]:

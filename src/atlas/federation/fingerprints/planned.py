@@ -33,6 +33,7 @@ from atlas.federation.fingerprints.warnings import (
 )
 from atlas.federation.strategies.base import Relation, View
 from atlas.federation.strategies.relations import affinity, neighbours
+from atlas.federation.strategies.scales import kin_of
 
 LARGEST_LOGGED = 64
 """Square matrices are written into the events up to this many clients."""
@@ -179,7 +180,7 @@ def describe_planned(
         smallest = min(Counter(planned.clusters.labels).values())
         if learn is not None and (smallest <= FEW or len(view.clients) <= LARGEST_LOGGED):
             heard = heard_by(view.clients, learn(view))
-            warnings += size_warnings(planned.clusters, prints.clients, heard)
+            warnings += size_warnings(planned.clusters, prints.clients, heard, kin_of(view))
     if len(prints.clients) == len(view.clients) <= LARGEST_LOGGED:
         entry |= {"affinity": affinity(view).tolist(), "neighbours": neighbours(view).tolist()}
     return entry | {"warnings": warnings}

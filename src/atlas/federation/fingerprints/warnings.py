@@ -9,6 +9,7 @@ import scipy
 from torch import Tensor
 
 from atlas.federation.fingerprints.clusters import PURE, Clusters
+from atlas.federation.fingerprints.tree import Kin
 from atlas.ops.clustering.clusters import purity
 from atlas.ops.graph.sparse_rows import SharedRows
 
@@ -28,17 +29,18 @@ def cluster_warnings(clusters: Clusters, tasks: Sequence[str]) -> list[str]:
 
 
 def heard_by(clients: Sequence[str], weights: Tensor | SharedRows) -> dict[str, int]:
-    """How many others each client learns from, by W [n, n]."""
+    """How many others each client learns from, by W [n, n] or [modules, n, n]."""
     if isinstance(weights, SharedRows):
         rows = weights.rows[weights.which]
     else:
-        rows = scipy.sparse.csr_array(weights.cpu().numpy())
+        whole = weights.mean(0) if weights.dim() == 3 else weights
+        rows = scipy.sparse.csr_array(whole.cpu().numpy())
     others = np.diff(rows.indptr) - (rows.diagonal() > 0)
     return dict(zip(clients, others.tolist(), strict=True))
 
 
 def size_warnings(
-    clusters: Clusters, clients: Sequence[str], heard: Mapping[str, int]
+    clusters: Clusters, clients: Sequence[str], heard: Mapping[str, int], kin: Kin
 ) -> list[str]:
     """Who has nobody, or one other, to learn from, and what that means for it.
 
@@ -48,16 +50,17 @@ def size_warnings(
         clusters: Of the clients.
         clients: Ids.
         heard: How many others each learns from.
+        kin: Factors on edges between clusters that were one, where these count.
     """
     if len(clients) < 2:
         return []
     size: dict[int, int] = {}
     for label in clusters.labels:
         size[label] = size.get(label, 0) + 1
-    kin = {number for pair, alike in clusters.kin.items() if alike > 0 for number in pair}
+    parts = {number for pair, alike in kin.items() if alike > 0 for number in pair}
     kinds: dict[str, list[str]] = {}
     for client, label in zip(clients, clusters.labels, strict=True):
-        kind = _kind(size[label], heard[client], label in kin)
+        kind = _kind(size[label], heard[client], label in parts)
         kinds.setdefault(kind, []).append(client)
     return [words.format(named(kinds[kind])) for kind, words in WORDS.items() if kind in kinds]
 
@@ -77,8 +80,8 @@ WORDS = {
     "relation.singletons=joined gives them their nearest, whom they resemble little)",
     "apart": "without neighbours in their cluster: {}; nobody's adapter is mixed into theirs, "
     "since by the settings of `relation` they are like nobody or take no step",
-    "part": "alone in a part of a cluster: {}; they learn from the other parts alone, by what they "
-    "have in common",
+    "part": "alone in a part of a cluster: {}; they learn from the other parts, by what they have "
+    "in common",
     "joined": "alone in a cluster: {}; they learn only from clients of other clusters, whom they "
     "resemble little",
     "pair": "in a cluster of two: {}; each has one other to learn from, and the noise of both is "

@@ -289,7 +289,7 @@ def view_of(plan: RunPlan, state: ServerState, cohort: Cohort, number: int) -> V
 
 def relate(plan: RunPlan, view: View, replied: set[str]) -> list[Weights]:
     """The W of the view's round, one for each of the `choices` between which clients choose."""
-    if not replied or view.round <= plan.relation.warmup or not _ready(plan, view):
+    if not replied or view.round <= plan.relation.warmup or not knows_enough(plan, view):
         return [identity(len(view.clients))]
     known = set(replied)
     if plan.absent == "last":
@@ -305,7 +305,7 @@ def relate(plan: RunPlan, view: View, replied: set[str]) -> list[Weights]:
     return found if any(not same(found[0], other) for other in found) else found[:1]
 
 
-def _ready(plan: RunPlan, view: View) -> bool:
+def knows_enough(plan: RunPlan, view: View) -> bool:
     """Whether what the relation needs is known; if nobody sent it, it is not."""
     told = plan.strategy.signature == "none" or view.signatures is not None
     return told and (plan.strategy.plans == "nothing" or view.features is not None)

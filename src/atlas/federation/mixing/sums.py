@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import numpy as np
@@ -84,9 +84,9 @@ def sum_rows(  # noqa: PLR0913
         parts = partial(_layers, cohort, i, mixtures, most)
         if cutting is None:
             return SUMS[space](parts(Recipe()), int(cohort.ranks(i).max()))
-        recipe = cutting.recipe(cohort, i)
-        kept, count = cutting.residual is not None, cutting.directions(cohort, i)
-        return sum_products(parts(recipe), count, cutting.rule, kept)
+        again = partial(parts, cutting.recipe(cohort, i))
+        made = sum_products(again(), cutting.directions(cohort, i), cutting.rule)
+        return replace(made, again=again)
 
     modules = side_by_side([partial(sum_module, i) for i in range(len(cohort.layout.modules))])
     if heads != "mix":

@@ -54,23 +54,19 @@ def affinity(view: View) -> Tensor:
     alphas = alphas_of(view, features).between(everybody[:, None], everybody)
     found = AFFINITIES[view.settings.affinity](features, alphas)
     known = features.square().sum(1) > 0
-    if view.agreement is not None and says_nothing_centred(view, known):
+    if view.agreement is not None and compares_wishes(view):
         found = view.agreement.to(found)
     identity = torch.eye(len(features), dtype=found.dtype, device=found.device)
     return torch.where(known[:, None] & known, found, identity)
 
 
-def says_nothing_centred(view: View, known: Tensor) -> bool:
+def compares_wishes(view: View) -> bool:
     """Whether cosines of features tell nothing, so that wishes are compared as they are instead.
 
     Centred, two clients are opposite whatever they do, and clients of whom no split is known point
     anywhere, away from each other more often than not. Runs from before that keep what they had.
-
-    Args:
-        view: Its settings and clusters.
-        known: Whose features are known.
     """
-    settings = view.settings
+    settings, known = view.settings, features_of(view).square().sum(1) > 0
     labels = np.asarray(view.clusters or range(len(known)))[known.cpu().numpy()]
     alike = int(known.sum()) == 2 or len(np.unique(labels)) == 1
     return settings.affinity == "cosine" and settings.scale != "unit" and alike
@@ -105,11 +101,15 @@ def diffusion(view: View) -> Tensor:
     edges = _edges(view)
     shares = row_normalise(edges)
     near = torch.ones(len(edges)).to(edges)
-    if view.clusters is not None:
-        near = closest_factors(
-            edges, group_factors(view.clusters, view.settings.cross, kin_of(view))
-        )
+    if view.clusters is not None and weighs_steps(view):
+        factors = group_factors(view.clusters, view.settings.cross, kin_of(view))
+        near = closest_factors(edges, factors)
     return lazy(shares, near * step_of(view, even_steps(shares)))
+
+
+def weighs_steps(view: View) -> bool:
+    """Whether steps hang on how near the clusters are that are heard; not in runs from before."""
+    return view.settings.scale != "unit"
 
 
 def step_of(view: View, even: Steps) -> Steps | float:

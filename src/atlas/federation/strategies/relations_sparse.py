@@ -17,6 +17,7 @@ from torch import Tensor
 from atlas.federation.strategies.base import Relation, View, data_shares, identity
 from atlas.federation.strategies.relations import (
     cluster_mean,
+    compares_wishes,
     diffusion,
     directions,
     features_of,
@@ -25,6 +26,7 @@ from atlas.federation.strategies.relations import (
     same_task,
     shares_of_norms,
     step_of,
+    weighs_steps,
 )
 from atlas.federation.strategies.scales import alphas_of, kin_of, neighbours_wanted
 from atlas.ops.graph import sparse_rows as sparse
@@ -50,16 +52,17 @@ from atlas.ops.graph.sparse_rows import (
 def sparse_diffusion(view: View) -> SharedRows:
     """One step over the graph of near clients; see `diffusion`.
 
-    Settings under which everybody has all others as neighbours leave nothing to search for: the
-    matrix of all pairs is made after all.
+    Settings under which everybody has all others as neighbours leave nothing to search for, and
+    wishes are measured for all pairs of a few: the matrix of all pairs is made after all.
     """
     settings = view.settings
-    if neighbours_wanted(view) is None or settings.affinity not in PAIRS:
+    wishes = view.agreement is not None and compares_wishes(view)
+    if neighbours_wanted(view) is None or settings.affinity not in PAIRS or wishes:
         return share_rows(scipy.sparse.csr_array(diffusion(view).cpu().numpy()))
     edges = _sparse_edges(view)
     shares = sparse.row_normalise(edges)
     near = np.ones(len(view.clients))
-    if view.clusters is not None:
+    if view.clusters is not None and weighs_steps(view):
         near = closest_factors(edges, view.clusters, settings.cross, kin_of(view))
     return share_rows(sparse.lazy(shares, near * step_of(view, sparse.even_steps(shares))))
 

@@ -47,17 +47,18 @@ class SummedProducts:
     Attributes:
         exact: As much of each as its cut needs.
         cut: Which rule.
-        whole: The mixtures themselves [k, d_out, d_in], if they are needed; else None.
+        again: Gives once more what the mixtures are made of, where all of one may be needed. Few
+            ask for it, and a mixture itself, kept for every module, would take as much as a model.
     """
 
     exact: Exact
     cut: CutRule = "leading"
-    whole: Tensor | None = None
+    again: Callable[[], LayerParts] | None = None
 
     def uncut(self, some: Tensor) -> Exact:
         """Some of them with all directions they can have."""
-        assert self.whole is not None
-        mixtures = self.whole[some]
+        assert self.again is not None
+        mixtures = _total(self.again())[some]
         leading = leading_of_dense(mixtures, min(mixtures.shape[1:]))
         return Exact(leading, self.exact.energy[some])
 
@@ -82,14 +83,15 @@ class SummedFactors:
         return self.a[which].to(held.a.dtype) * used[:, :, None], new_b
 
 
-def sum_products(
-    parts: LayerParts, largest: int, cut: CutRule = "leading", keep: bool = False
-) -> SummedProducts:
-    """Mixtures of scaled products; `keep` those themselves, too."""
-    total = reduce(torch.add, (products_of(layer, rows) for layer, rows in parts))
+def sum_products(parts: LayerParts, largest: int, cut: CutRule = "leading") -> SummedProducts:
+    """Mixtures of scaled products."""
+    total = _total(parts)
     energy = total.square().sum((1, 2))
-    exact = Exact(leading_of_dense(total, largest), energy)
-    return SummedProducts(exact, cut, total if keep else None)
+    return SummedProducts(Exact(leading_of_dense(total, largest), energy), cut)
+
+
+def _total(parts: LayerParts) -> Tensor:
+    return reduce(torch.add, (products_of(layer, rows) for layer, rows in parts))
 
 
 def products_of(layer: Layer, rows: Edges) -> Tensor:

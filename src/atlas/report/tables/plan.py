@@ -153,7 +153,7 @@ def agreement_text(clusters: Mapping[str, Any]) -> str:
 
 
 def budget_view(budgets: Mapping[str, Mapping[str, Any]]) -> Iterator[RenderableType]:
-    """Grants, whose ranks a trial step lowered, and who fits under no ranks."""
+    """Grants, to whom a trial step left less, and whose training does not fit."""
     yield budget_table(budgets)
     if less := lowered(budgets):
         yield Text(f"a trial step took more than the budget, so less was granted: {_some(less)}")
