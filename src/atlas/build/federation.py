@@ -20,12 +20,11 @@ from atlas.build.cores import (
     without_labels,
 )
 from atlas.build.dealing import deal_backbones, deal_devices
+from atlas.build.devices import find_sites, fixed_splits
 from atlas.build.models import (
     check_kind,
     check_ranks,
     find_member,
-    find_sites,
-    fixed_splits,
     open_backbone,
     start_cohort,
     text_limits,

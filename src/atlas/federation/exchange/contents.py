@@ -103,7 +103,8 @@ class CapacityReply(Facts):
         min_length=1, max_length=MOST, description="tokens of each of them"
     )
     answers: list[Size] = Field(
-        description="tokens of as many answers, longest first; none for tasks with labels"
+        max_length=MOST,
+        description="tokens of as many answers, longest first; none for tasks with labels",
     )
 
 

@@ -54,22 +54,25 @@ def affinity(view: View) -> Tensor:
     alphas = alphas_of(view, features).between(everybody[:, None], everybody)
     found = AFFINITIES[view.settings.affinity](features, alphas)
     known = features.square().sum(1) > 0
-    if view.agreement is not None and compares_wishes(view):
-        found = view.agreement.to(found)
+    if (wishes := wishes_of(view)) is not None:
+        found = wishes.to(found)
     identity = torch.eye(len(features), dtype=found.dtype, device=found.device)
     return torch.where(known[:, None] & known, found, identity)
 
 
-def compares_wishes(view: View) -> bool:
-    """Whether cosines of features tell nothing, so that wishes are compared as they are instead.
+def wishes_of(view: View) -> Tensor | None:
+    """How far clients want the same [n, n], where cosines of features tell nothing; else None.
 
     Centred, two clients are opposite whatever they do, and clients of whom no split is known point
     anywhere, away from each other more often than not. Runs from before that keep what they had.
     """
-    settings, known = view.settings, features_of(view).square().sum(1) > 0
+    settings = view.settings
+    if settings.affinity != "cosine" or settings.scale == "unit":
+        return None
+    known = features_of(view).square().sum(1) > 0
     labels = np.asarray(view.clusters or range(len(known)))[known.cpu().numpy()]
     alike = int(known.sum()) == 2 or len(np.unique(labels)) == 1
-    return settings.affinity == "cosine" and settings.scale != "unit" and alike
+    return view.agreement if alike else None
 
 
 def neighbours(view: View) -> Tensor:

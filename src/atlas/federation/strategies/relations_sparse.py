@@ -17,7 +17,6 @@ from torch import Tensor
 from atlas.federation.strategies.base import Relation, View, data_shares, identity
 from atlas.federation.strategies.relations import (
     cluster_mean,
-    compares_wishes,
     diffusion,
     directions,
     features_of,
@@ -27,6 +26,7 @@ from atlas.federation.strategies.relations import (
     shares_of_norms,
     step_of,
     weighs_steps,
+    wishes_of,
 )
 from atlas.federation.strategies.scales import alphas_of, kin_of, neighbours_wanted
 from atlas.ops.graph import sparse_rows as sparse
@@ -56,8 +56,8 @@ def sparse_diffusion(view: View) -> SharedRows:
     wishes are measured for all pairs of a few: the matrix of all pairs is made after all.
     """
     settings = view.settings
-    wishes = view.agreement is not None and compares_wishes(view)
-    if neighbours_wanted(view) is None or settings.affinity not in PAIRS or wishes:
+    unsearchable = settings.affinity not in PAIRS or wishes_of(view) is not None
+    if neighbours_wanted(view) is None or unsearchable:
         return share_rows(scipy.sparse.csr_array(diffusion(view).cpu().numpy()))
     edges = _sparse_edges(view)
     shares = sparse.row_normalise(edges)

@@ -6,8 +6,9 @@ import math
 from typing import Any
 
 from atlas.backbones.truncation import count_truncated
+from atlas.build.devices import device_warnings
 from atlas.build.federation import Federation
-from atlas.build.models import device_warnings, open_backbone
+from atlas.build.models import open_backbone
 from atlas.federation.clients import ClientData, DataFacts, RowCounts
 from atlas.federation.training.evaluate import chance_score, majority_scores
 from atlas.runs.events import Observe

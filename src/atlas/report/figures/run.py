@@ -140,7 +140,7 @@ def tried_figure(clusters: Mapping[str, Any]) -> Figure:
 def _chosen_words(clusters: Mapping[str, Any]) -> str:
     origin = origin_of(clusters)
     chosen = f"chosen, k = {origin.k}"
-    return chosen if origin.used else f"{chosen}, then split into {clusters['k']}"
+    return f"{chosen}, then split into {clusters['k']}" if origin.parted else chosen
 
 
 def _dot(label: str, fill: str) -> Line2D:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 
@@ -11,18 +11,14 @@ class Origin(NamedTuple):
 
     Attributes:
         k: Its number of clusters.
-        parted: Whether some of these were split again.
+        parted: Whether some of these were split again; else that split is the partition in use,
+            clusters that were dropped aside.
         dropped: How many were not kept, as a sample held but one client of each.
     """
 
     k: int
     parted: bool
     dropped: int
-
-    @property
-    def used(self) -> bool:
-        """Whether that split is the partition in use, clusters that were dropped aside."""
-        return not self.parted
 
 
 def origin_of(clusters: Mapping[str, Any]) -> Origin:
@@ -32,3 +28,9 @@ def origin_of(clusters: Mapping[str, Any]) -> Origin:
     if tree is None:
         return Origin(first, first != k, 0)
     return Origin(first, any(isinstance(part, list) for part in tree), max(0, first - len(tree)))
+
+
+def tree_text(tree: Sequence[Any]) -> str:
+    """Clusters by number, parts of one cluster in brackets."""
+    parts = (f"[{tree_text(p)}]" if isinstance(p, list) else str(p) for p in tree)
+    return " ".join(parts)

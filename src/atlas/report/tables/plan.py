@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from atlas.config.plan import MAKE_ROOM, MB
-from atlas.report.read.clusters import origin_of
+from atlas.report.read.clusters import origin_of, tree_text
 from atlas.report.tables.data import data_lines
 from atlas.report.tables.runs import percent, ranks_text
 from atlas.report.words.budgets import beyond, lowered
@@ -100,7 +100,7 @@ def tried_mark(clusters: Mapping[str, Any], k: int) -> str:
     origin = origin_of(clusters)
     if k != origin.k:
         return ""
-    return "*" if origin.used else "+"
+    return "+" if origin.parted else "*"
 
 
 def clusters_text(clusters: Mapping[str, Any]) -> str:
@@ -113,19 +113,13 @@ def clusters_text(clusters: Mapping[str, Any]) -> str:
             f"\n  of the {origin.k} in the sample, {origin.dropped} held a single client and went "
             "to the rest"
         )
-    if origin.used or not clusters.get("tree"):
+    if not origin.parted or not clusters.get("tree"):
         return told
     kin = [f"{one} and {two} have {_figure(alike)}" for one, two, alike in clusters["kin"]]
     common = f"; in common, of 1: {', '.join(kin)}" if kin else ""
     return (
         f"{told}\n  in use: the {origin.k} of + split again, {tree_text(clusters['tree'])}{common}"
     )
-
-
-def tree_text(tree: Sequence[Any]) -> str:
-    """Clusters by number, parts of one cluster in brackets."""
-    parts = (f"[{tree_text(p)}]" if isinstance(p, list) else str(p) for p in tree)
-    return " ".join(parts)
 
 
 def cluster_table(clusters: Mapping[str, Any]) -> Table:

@@ -21,11 +21,10 @@ from atlas.report.html.charts import (
     table,
 )
 from atlas.report.html.sections.scores import ROUNDS, SHAPES
-from atlas.report.read.clusters import origin_of
+from atlas.report.read.clusters import origin_of, tree_text
 from atlas.report.read.cohorts import PlannedCohort, read_planned, read_signed
 from atlas.report.read.log import Rounds, by_client, events_of, grouped, validated
 from atlas.report.read.source import RunSource
-from atlas.report.tables.plan import tree_text
 
 WHO = "Who learns from whom"
 SWAMPED = 4.0
@@ -247,7 +246,7 @@ def _tried(clusters: Mapping[str, Any], tried: Sequence[Mapping[str, Any]]) -> S
     columns |= {"real": "text", "useful": "text"}
     columns |= {"chosen": "text"}
     origin = origin_of(clusters)
-    words = "yes" if origin.used else "split again"
+    words = "split again" if origin.parted else "yes"
     rows = []
     for row in tried:
         keys = ("silhouette", "score", "stability", "gain", "gain_needed", "gain_shared")
@@ -278,7 +277,7 @@ def _quality(clusters: Mapping[str, Any]) -> str:
             words.append(f"{name} {value:.2f}")
     origin = origin_of(clusters)
     split = ""
-    if not origin.used and clusters.get("tree"):
+    if origin.parted and clusters.get("tree"):
         split = f" They come of {origin.k} that were split again: {tree_text(clusters['tree'])}, "
         split += "parts of one cluster in brackets."
     return f"Chosen: {', '.join(words)}.{split}"
