@@ -84,9 +84,9 @@ class CohortPlan:
             return None
         place = {client: number for number, client in enumerate(self.prints.clients)}
         known = [i for i, client in enumerate(clients) if client in place]
-        rows = torch.tensor([place[clients[i]] for i in known])
+        rows = torch.tensor([place[clients[i]] for i in known], dtype=torch.long)
         found = self.prints.agreement.new_zeros(len(clients), len(clients))
-        where = torch.tensor(known, device=found.device)
+        where = torch.tensor(known, dtype=torch.long, device=found.device)
         found[where[:, None], where] = self.prints.agreement[rows[:, None], rows]
         return found
 
